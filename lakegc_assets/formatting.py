@@ -30,7 +30,7 @@ def fraction(part: int, whole: int) -> float:
 
 
 def monthly_cost(count: int, price: float) -> float:
-    """The monthly cost of storing `count` bytes, at a price per GB and month. Stores bill a GB as 2^30 bytes."""
+    """The monthly cost of storing `count` bytes, at a price per GB per month. Stores bill a GB as 2^30 bytes."""
     return count / 2**30 * price
 
 
@@ -40,7 +40,7 @@ def money(amount: float) -> str:
 
 
 def age(span: timedelta) -> str:
-    """Format a time span in its largest unit, such as 3 days, 4 hours or 20 seconds."""
+    """Format a time span in whole units of the largest that fits: 3 days, 4 hours, 20 seconds."""
     seconds = max(0, int(span.total_seconds()))
     for unit, length in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
         if seconds >= length:
@@ -49,7 +49,7 @@ def age(span: timedelta) -> str:
 
 
 def rules_in_words(rules: Rules | None) -> str:
-    """Retention rules as text: default 7 days, main 21."""
+    """Format retention rules: default 7 days, main 21; "none" if there are none."""
     if rules is None:
         return "none"
     branches = [f"{branch} {days}" for branch, days in sorted(rules.branch_days.items())]
@@ -57,7 +57,7 @@ def rules_in_words(rules: Rules | None) -> str:
 
 
 def escaped_name(name: str) -> str:
-    """A key that is safe to show on a terminal: characters that would move the cursor or change colors are escaped."""
+    """The name, safe to show on a terminal: characters that would move the cursor or change colors are escaped."""
     if name.isprintable():
         return name
     return "".join(

@@ -42,7 +42,7 @@ class ApproveConfig(dg.Config):
     layout: str = Field(default="", description="layout of a mark of the reference collector, for example unified")
 
 
-@dg.op(description="Writes the approval into the namespace, or fails with the unmet precondition.")
+@dg.op(description="Writes the approval into the namespace, or fails and names the unmet precondition.")
 def give_approval(context: dg.OpExecutionContext, config: ApproveConfig, marks: MarksResource) -> None:
     with reporting_failures():
         proposal, granted = approve_mark(context.partition_key, config, marks)
@@ -154,7 +154,7 @@ too**, but only objects that are in the backup.""",
 
 
 def run_request(repository: Repository, mark_id: str, run_key: str, tags: Mapping[str, str]) -> dg.RunRequest:
-    """Request a run of a job for one mark. The caller has to add the partition."""
+    """The request to run a job for one mark. The caller has to add the partition."""
     return dg.RunRequest(
         run_key=run_key,
         partition_key=str(Partition.of(repository.id, mark_id)),

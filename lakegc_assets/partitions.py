@@ -12,11 +12,11 @@ PARTITIONS = dg.DynamicPartitionsDefinition(name="repository_and_mark")
 
 
 REPOSITORY_TAG = "lakegc/repository"
-"""The tag of every run with its repository. Dagster's run queue uses it to limit concurrent runs per repository."""
+"""The tag that names the repository of a run. Dagster's run queue uses it to limit concurrent runs per repository."""
 
 
 def repository_tag(partition_key: str) -> dict[str, str]:
-    """The tag of a partition's runs; none for an invalid key, which the run itself reports."""
+    """The tags of a partition's runs; empty if the key is invalid, which the run itself reports."""
     try:
         return {REPOSITORY_TAG: Partition.parse(partition_key).repository}
     except LakegcError:
@@ -26,4 +26,4 @@ def repository_tag(partition_key: str) -> dict[str, str]:
 TAGGED_CONFIG = dg.PartitionedConfig(
     PARTITIONS, run_config_for_partition_key_fn=lambda _: {}, tags_for_partition_key_fn=repository_tag
 )
-"""Also adds the tag to runs that are launched in the UI."""
+"""An empty configuration that adds the tag, also to runs that are launched in the UI."""

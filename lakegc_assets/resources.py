@@ -111,7 +111,7 @@ class MarksResource(ConfigurableResource["MarksResource"]):
         return self._run(partition, target, mark, lakefs, log_message)
 
     def resume(self, partition_key: str, log_message: LogMessage) -> MarkRun:
-        """The unfinished mark of a partition, for its next step. Takes the lease unless this run already holds it."""
+        """Open a partition's unfinished mark for its next step. Takes the lease unless this run already holds it."""
         partition, settings, lakefs = Partition.parse(partition_key), self.settings(), self.lakefs.client()
         target = with_probed_capabilities(find_target(lakefs, partition.repository, settings))
         mark = Mark.open(target.place, partition.mark_id)
@@ -161,8 +161,8 @@ class MarksResource(ConfigurableResource["MarksResource"]):
     def _inventory(
         self, options: MarkOptions, target: Target, now: datetime, settings: Settings
     ) -> tuple[dict[str, Any] | None, datetime]:
-        """The facts that a mark records about its inventory (None without one), and the mark's start by the store's
-        clock."""
+        """The facts that a mark records about its inventory (None without one), and the mark's start: `now` (by the
+        store's clock), or the time at which the inventory was taken."""
         if not options.inventory:
             return None, now
         inventory = inventory_listing.inventory_for_mark(

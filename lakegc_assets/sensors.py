@@ -25,7 +25,7 @@ from spark_resources.settings import Settings
 APPROVAL_TAG = "lakegc/approval"
 """The tag of runs that an approval triggered, with the storage id of its event in Dagster."""
 MAX_NEW_PER_TICK = 20
-"""The maximum number of new repositories per tick of the sensor. The others follow at the next ticks."""
+"""The maximum number of new repositories per tick of the sensor. The others follow on later ticks."""
 
 
 def repository_key(repository: Repository) -> str:
@@ -59,16 +59,16 @@ def new_repositories(context: dg.SensorEvaluationContext, lakefs: LakeFSResource
         return dg.SkipReason(
             f"{len(listed)} repositories, none of them new." if listed else no_match_message(client, settings)
         )
-    now_marked = dict(list(new.items())[:MAX_NEW_PER_TICK])
+    to_mark = dict(list(new.items())[:MAX_NEW_PER_TICK])
     mark_id = default_mark_id(now)
-    requests = [run_request(repository, mark_id, run_key=key, tags={}) for key, repository in now_marked.items()]
+    requests = [run_request(repository, mark_id, run_key=key, tags={}) for key, repository in to_mark.items()]
     return dg.SensorResult(
         run_requests=requests,
         dynamic_partitions_requests=[
             PARTITIONS.build_add_request([str(request.partition_key) for request in requests])
         ],
         # a deleted repository is forgotten: a later one of the same name counts as new
-        cursor=json.dumps(sorted((known & listed.keys()) | now_marked.keys())),
+        cursor=json.dumps(sorted((known & listed.keys()) | to_mark.keys())),
     )
 
 

@@ -26,7 +26,7 @@ from difflib import get_close_matches
 
 
 class LakegcError(Exception):
-    """The root of the tree. Raised itself only for failures that no other class describes."""
+    """The root of the tree. Raised directly only for failures that no other class describes."""
 
     exit_code = 1
 

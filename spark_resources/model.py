@@ -294,7 +294,7 @@ def _normalized(uri: str) -> str:
 
 
 def _without_dots(path: str) -> str:
-    """A path on the local adapter with `.` and `..` resolved, as by a file system."""
+    """A path on the local adapter with `.` and `..` resolved, as a file system does."""
     return posixpath.normpath(f"/{path}").lstrip("/")
 
 
@@ -425,13 +425,13 @@ RANGES_OF_METARANGES = pa.schema([METARANGE_RANGES.field(name) for name in ("met
 TABLE_NOTES = pa.schema(  # what a table contains, for the marks of other repositories; null: not noted
     [
         pa.field("table_id", pa.string(), nullable=False),
-        pa.field("folders", pa.list_(pa.string())),  # with all full addresses: <bucket>/<first part of the path>
+        pa.field("folders", pa.list_(pa.string())),  # of its full addresses: <bucket>/<first part of the path>
         pa.field("sizes", pa.list_(pa.int64())),  # of its entries
     ]
 )
 # Several ids of holds in one field are sorted, with HOLD_SEPARATOR between them.
 HOLD_SEPARATOR = ", "
-RANGES_ON_HOLD = pa.schema([*RANGE_REFS, pa.field("hold", pa.string())])  # null: read only for paths on hold
+RANGES_ON_HOLD = pa.schema([*RANGE_REFS, pa.field("hold", pa.string())])  # null: read just to find paths on hold
 ADDRESSES_ON_HOLD = pa.schema([*ADDRESSES, pa.field("hold", pa.string(), nullable=False)])
 OBJECTS_ON_HOLD = pa.schema(  # objects that would be expired without holds
     [
@@ -469,10 +469,11 @@ EXPIRED_OBJECTS = pa.schema(
         pa.field("branch", pa.string()),  # the branch with the rule by which that commit expired
         pa.field("days", pa.int64()),
         pa.field("until", _TIME),  # when that commit expired; the server's clock
-        pa.field("path", pa.string()),  # its path in that commit, or one of them; non-UTF-8 bytes are escaped
+        pa.field("path", pa.string()),  # its path (or one of its paths) in that commit; non-UTF-8 bytes are escaped
     ]
 )
-# Stored objects without a retained commit, even if kept otherwise, with the expired commit that kept each longest.
+# Stored objects that no retained commit refers to, even if something else keeps them, each with the expired commit
+# that kept it longest.
 NOT_RETAINED = pa.schema([field for field in EXPIRED_OBJECTS if field.name != "reason"])
 # Objects and bytes of an expired set in groups; `kind` is the grouping: by reason, age, prefix or slice.
 EXPIRED_TOTALS = pa.schema(

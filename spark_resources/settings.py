@@ -168,7 +168,7 @@ class Settings(BaseSettings):
     max_clock_skew: Duration = timedelta(minutes=5)
     max_missing: Count = 0
     max_probes: Count = 1_000_000
-    full_every: Count = 10  # one of this many marks is full, and reports what the others missed
+    full_every: Count = 10  # one in this many marks is full, and reports what the others missed
     single_deployment: bool = False
 
     # The key signs lakegc's records in a namespace; retired keys verify older signatures. No key leaves the driver.
@@ -230,8 +230,8 @@ class Settings(BaseSettings):
     def load(cls, environ: Mapping[str, str], home: Path, **options: Any) -> Settings:
         """The settings from options (None means not given), variables and lakectl's file in `home`.
 
-        Raises `WrongUsage` with the option, variable or file and the expected form. This includes any variable that
-        begins with LAKEGC_ but isn't a setting: a misspelled one could disable a safeguard that the user relies on.
+        Raises `WrongUsage`, naming the option, variable or file and the expected form. It is also raised for a variable
+        that begins with LAKEGC_ but isn't a setting: misspelling one could disable a safeguard that the user relies on.
         """
         if unknown := sorted(set(options) - set(cls.model_fields)):
             if new := RENAMED.get(unknown[0]):

@@ -74,7 +74,7 @@ def approve(
     """Approve the requested mark if nothing forbids it. `now` is by the store's clock.
 
     Raises `WrongUsage` or `Refused` with the cause: the mark's state, a request older than the mark, a different
-    digest, changed rules or holds, a tripped brake, or an altered file or row. Nothing is written in that case.
+    digest, changed rules or holds, a tripped brake, or an altered file or row. No approval is written in that case.
     """
     refuse_store_without_conditional_writes(proposal, single_deployment=single_deployment)
     claim_namespace(proposal.target.place, proposal.target.repository.id, proposal.target.repository.created)
@@ -176,7 +176,10 @@ def grant(proposal: Proposal, approval: Approval, *, now: datetime) -> None:
 
 
 def write_named(mark: Mark, approval: Approval) -> None:
-    """Write the approval that the mark's record names, replacing the file of an earlier approval."""
+    """Write the approval that the mark's record names, replacing the file of an earlier approval.
+
+    Raises `ApprovalConflict` if the record no longer names it.
+    """
     for last in (*[False] * (MAX_TRIES - 1), True):
         replacing = read_untrusted(mark.place, approval.mark_id)
         if Mark.open(mark.place, approval.mark_id).record.approval != approval.sha256:
@@ -212,7 +215,7 @@ def conflict_error(mark: Mark) -> ApprovalConflict:
 def revoke(proposal: Proposal, *, who: str, now: datetime, how: str = "revoked") -> None:
     """Revoke an approval, even one that is only partly written. `now` is by the store's clock.
 
-    Raises `WrongUsage` if there is none, `Refused` if the mark is being swept or was swept.
+    Raises `WrongUsage` if there is none, `Refused` if the mark is being swept, was swept, or is superseded.
     """
     place, mark = proposal.target.place, proposal.mark
     refuse_used(proposal)

@@ -93,8 +93,11 @@ def count_objects(target: Target, addresses: pa.ChunkedArray) -> dict[str, int]:
 
 
 def cutoff_of(store: Store, foreign: ReferenceMark) -> datetime:
-    """Objects modified after this time have changed since the mark: the cutoff in the mark's summary, but at most the
-    time of its oldest file; if there is none, 24 h before that file."""
+    """The time after which a modified object counts as changed since the mark: the cutoff in the mark's summary, but no
+    later than its oldest file; without such a cutoff, 24 hours before that file.
+
+    Raises `DamagedData` if the cutoff is not a time with a time zone.
+    """
     cutoff = (foreign.summary or {}).get("cutoff_time")
     oldest = min(store.stat(key).modified for key in foreign.files)
     if cutoff is None:
@@ -102,7 +105,7 @@ def cutoff_of(store: Store, foreign: ReferenceMark) -> datetime:
     try:
         parsed = datetime.fromisoformat(str(cutoff))
         if parsed.tzinfo is None:
-            raise ValueError("it names no time zone")
+            raise ValueError("it has no time zone")
         return min(parsed.astimezone(UTC), oldest)  # the approval's digest doesn't cover the summary
     except ValueError as error:
         raise DamagedData(

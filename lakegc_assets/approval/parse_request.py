@@ -12,7 +12,7 @@ DIGEST_CHARACTERS = 12  # the shortest prefix of a digest that is accepted
 
 
 def known_brake(name: str) -> str:
-    """Return a brake's name unchanged. Raises `WrongUsage` if there is none, or a required repository is missing."""
+    """Return a brake's name unchanged. Raises `WrongUsage` if it is unknown, or lacks the repository it must name."""
     brake, _, repository = name.partition("/")
     if brake not in BRAKES or ("/" in name and brake != OTHERS):
         meant = did_you_mean(brake, BRAKES) or f"The brakes are {', '.join(BRAKES)}."
@@ -39,8 +39,8 @@ def single_line(text: str, what: str) -> str:
 
 
 def complete_digest(text: str, expected: str) -> str:
-    """`expected` if the text is a prefix of it, otherwise the text in lower case. Raises `WrongUsage` for a text
-    that is too short."""
+    """`expected` if the text is a prefix of it, otherwise the text in lower case. Raises `WrongUsage` if the text is
+    too short."""
     text = text.strip().lower()
     if len(text) < DIGEST_CHARACTERS:
         raise WrongUsage(

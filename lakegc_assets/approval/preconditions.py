@@ -133,7 +133,7 @@ def check_brakes(proposal: Proposal, released: Mapping[str, str], limits: BrakeL
 
 
 def check_unchanged(proposal: Proposal, lakefs: LakeFS) -> None:
-    """Raise `Refused` if rules or holds have changed since the mark, naming them. A foreign mark records none."""
+    """Raise `Refused` if rules or holds have changed since the mark. Accepts foreign marks, which record neither."""
     if proposal.foreign is not None:
         return
     record = proposal.record

@@ -105,7 +105,7 @@ def refuse_unfinished(record: MarkRecord) -> None:
 
 
 def refuse_unusable_foreign_mark(target: Target, foreign: ReferenceMark) -> None:
-    """Raise if a foreign mark didn't finish successfully, or is older than the repository."""
+    """Raise `WrongUsage` if a foreign mark didn't finish successfully, `Refused` if it is older than the repository."""
     if foreign.written < target.repository.created:
         raise Refused(
             f"mark {foreign.mark_id} is older than the repository {target.repository.id}, which was created "
@@ -165,7 +165,7 @@ def state_of(place: Place, record: MarkRecord, *, now: datetime) -> str:
     return approval_status(record, approval, now=now).value
 
 
-def foreign_approval(place: Place, foreign: ReferenceMark, *, now: datetime) -> ApprovalStatus:
+def state_of_foreign_approval(place: Place, foreign: ReferenceMark, *, now: datetime) -> ApprovalStatus:
     """The status of lakegc's approval of a foreign mark. `now` is by the store's clock."""
     try:
         approval = read_approval(place, foreign.mark_id)

@@ -64,15 +64,15 @@ def check_keys(addresses: pa.Array, where: str, *, local_adapter: bool, advice: 
 def check_files(target: Target, record: MarkRecord) -> None:
     """Raise `Refused` unless a mark's folder contains exactly the recorded files, unaltered."""
     place, recorded = target.place, list(recorded_parts(target.place, record))
-    refuse_unlisted_files(place, record, recorded)
+    refuse_unrecorded_files(place, record, recorded)
     files = [(part, file) for part in recorded for file in part.dataset.files]
     with ThreadPoolExecutor(max_workers=CONCURRENT_READS) as pool:
         for _ in pool.map(lambda part_and_file: check_file(target, *part_and_file), files):
             pass
 
 
-def refuse_unlisted_files(place: Place, record: MarkRecord, recorded: list[Part]) -> None:
-    """Raise `Refused` for an unlisted file in a mark's folders: other collectors would treat it as part of the mark."""
+def refuse_unrecorded_files(place: Place, record: MarkRecord, recorded: list[Part]) -> None:
+    """Raise `Refused` for an unrecorded file in a mark's folders, which other collectors would treat as part of it."""
     if added := unrecorded_files(place, record, recorded):
         more = f" and {len(added) - MAX_NAMED:,} more" if len(added) > MAX_NAMED else ""
         raise Refused(

@@ -1,4 +1,4 @@
-"""The invariants as asset checks, for display. Each measures again an invariant that its asset has enforced.
+"""The invariants as asset checks, for display. Each re-measures an invariant that its asset has enforced.
 
 A check reads the mark's record in the namespace and enforces nothing: an asset that violates an invariant fails before
 its checks run.
@@ -24,6 +24,7 @@ from spark_resources.errors import LakegcError
 from spark_resources.mark_store.record import CHAIN, MarkRecord, check_order
 
 Measured = tuple[bool, Mapping[str, Any]]
+"""Whether an invariant holds, and the metadata to show."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +165,7 @@ INVARIANTS = [
         3,
         "The store lists every live address.",
         live_is_listed,
-        violation="Live objects are missing that no one has accepted as lost: either data is gone, or the listing "
+        violation="Live objects are missing, and no one has accepted them as lost: either data is gone, or the listing "
         "was incomplete. Find out which before anything is deleted.",
     ),
     Invariant(

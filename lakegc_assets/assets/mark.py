@@ -78,7 +78,7 @@ def namespace_slices(context: dg.AssetExecutionContext, config: MarkConfig, mark
 
     **The system in short.** lakeFS adds branches and commits to a bucket. A file that is overwritten or deleted in
     lakeFS stays in the bucket, because some commit may still refer to it, and lakeFS itself removes nothing. lakegc
-    finds the objects that nothing refers to any more. One *mark* is one such scan of one repository: group **mark**
+    finds the objects that nothing refers to any more. A *mark* is one scan of one repository: group **mark**
     collects what is stored and what is referred to, group **review** is what remains, for a person to review and
     approve, and group **sweep** deletes what was approved, and nothing else. The partition `repository|mark_id` names
     the repository and the scan.

@@ -46,7 +46,7 @@ def error_facts(error: LakegcError) -> dict[str, Any]:
 
 
 def leave_unchanged(context: dg.AssetExecutionContext, error: LakegcError) -> None:
-    """Report why nothing is done, in the run's log and as an observation. An invalid partition is removed."""
+    """Report why nothing is done, in the run's log and as observations. An invalid partition is deleted."""
     context.log.error(str(error))
     for key in context.selected_asset_keys:
         context.log_event(

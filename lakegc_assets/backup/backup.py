@@ -43,7 +43,7 @@ LISTED_COPIES = pa.schema([("copy_key", pa.string()), ("copy_size", pa.int64()),
 
 
 def back_up(run: BackupRun) -> Backup:
-    """Copy the mark's objects that the backup lacks, and write its summary.
+    """Copy those of the mark's objects that the backup lacks, and write its summary.
 
     Raises `SweptWithFailures`, and writes no summary, if an object could not be copied. Objects that vanished, changed
     or can't be read from an archive tier are only listed and counted.
@@ -70,8 +70,9 @@ def _has_copy() -> Any:
 
 
 def logged_state(run: BackupRun) -> DataFrame:
-    """Each object of the mark with the latest line of the log, or nulls if there is none. A line doesn't count if its
-    copy isn't listed with the logged size and checksum. Columns of MARKED, then those of the log."""
+    """Each object of the mark with its line of the log, or nulls if there is none. A line doesn't count if its copy
+    isn't listed with the logged size and checksum. Columns of MARKED, then those of the log (`logged_…` if both have
+    the name)."""
     from pyspark.sql import functions as F
 
     spark = run.spark()
@@ -111,7 +112,7 @@ def listed_copies(spark: SparkSession, place: Place, folder: str) -> DataFrame:
 
 
 def copy_round(run: BackupRun, rows: DataFrame, objects: int, size: int | None) -> Counter[str]:
-    """Run one Spark job over rows of WANTED. Returns the number of objects by outcome."""
+    """Copy these objects (rows of WANTED) in one Spark job. Returns the number of objects by outcome."""
     spark, number = run.spark(), run.log.next_run()
     tasks = tasks_for(spark, objects, run.limits)
     config = run.task_config(number, tasks, source=run.target.place, target=run.to, log=run.log)
@@ -130,7 +131,10 @@ def copy_round(run: BackupRun, rows: DataFrame, objects: int, size: int | None) 
 
 
 def finish_backup(run: BackupRun, started_at: datetime, started: float) -> Backup:
-    """Check the copies against the log, write the list of objects, then the summary."""
+    """Check the copies against the log, write the list of objects, then the summary, and return the summary.
+
+    Raises `SweptWithFailures`, and writes neither, if the backup is incomplete.
+    """
     run.log_message("verifying the copies")
     rows = listed_rows(run).persist()
     totals = rows.groupBy("outcome").agg({"*": "count", "size": "sum"}).collect()
@@ -158,7 +162,7 @@ def finish_backup(run: BackupRun, started_at: datetime, started: float) -> Backu
 
 
 def listed_rows(run: BackupRun) -> DataFrame:
-    """One line per object of the mark (SCHEMA). An object without a log line and matching copy counts as failed."""
+    """One line per object of the mark (SCHEMA). An object without a line in `logged_state` counts as failed."""
     from pyspark.sql import functions as F
 
     columns = {

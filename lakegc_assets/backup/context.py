@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 MIN_ROWS_PER_TASK = 200
 CONCURRENT_COPIES = 32
-"""The default number of concurrent copies over all tasks."""
+"""The default number of concurrent copies across all tasks."""
 MARKED = pa.schema([*WANTED, EXPIRED_OBJECTS.field("path"), EXPIRED_OBJECTS.field("commit_id")])
 
 
@@ -112,7 +112,7 @@ class BackupRun:
 
 
 def tasks_for(spark: SparkSession, objects: int, limits: CopyLimits) -> int:
-    """The number of tasks: at most the number of concurrent copies, so that the limit holds over all tasks."""
+    """The number of tasks: at most the number of concurrent copies, so that all tasks together respect that limit."""
     return max(1, min(spark.sparkContext.defaultParallelism, objects // MIN_ROWS_PER_TASK, limits.at_once))
 
 
@@ -138,8 +138,8 @@ def open_backup(
 
 
 def refuse_backup_early(lakefs: LakeFS, settings: Settings, repository: str, name: str, to: str) -> None:
-    """Raise the error with which `open_backup` would refuse a backup. Reads only small records: whether the mark is
-    missing or unfinished, or the destination is invalid or inside a namespace."""
+    """Raise the error that `open_backup` would raise, as far as small records reveal it: if the mark is missing or
+    unfinished, or the destination is invalid or overlaps a namespace."""
     target = with_probed_capabilities(find_target(lakefs, repository, settings))
     folder = folder_of(repository, Partition.of(repository, name.rpartition("/")[2]).mark_id)
     refuse_overlap(parse_place(to, settings.store()), target, folder, lakefs)
@@ -176,8 +176,8 @@ def marked_set(target: Target, name: str) -> MarkedSet:
 
 
 def cutoff_of_foreign(target: Target, foreign: ReferenceMark) -> datetime:
-    """Objects modified after this time have changed since the foreign mark. Times in whole seconds are rounded down, so
-    an object may be almost a second younger than its time says."""
+    """The time after which a modified object counts as changed since the foreign mark. Whole seconds are rounded down,
+    so an object may be almost a second younger than its time says."""
     store = target.place.store()
     return cutoff_of(store, foreign) - store.capabilities.time_resolution
 
@@ -191,7 +191,7 @@ def _subject(target: Target, mark_id: str, digest: str, layout: str | None) -> S
 def logging_copies(
     log_message: LogMessage, verb: str, log: Log, run: int, objects: int, size: int | None
 ) -> AbstractContextManager[None]:
-    """Report the progress of a run, from the logs that its tasks have written."""
+    """Report the progress of a run while the context lasts, from the log files that its tasks have written."""
     started = time.monotonic()
 
     def progress() -> str:

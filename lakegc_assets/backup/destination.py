@@ -1,4 +1,4 @@
-"""Destinations of backups: any bucket, container or folder without a repository."""
+"""Destinations of backups: any bucket, container or folder outside the namespaces of repositories."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ _LOCAL = "local://"
 
 
 def parse_place(uri: str, settings: StoreSettings) -> Place:
-    """Parse a destination: a URI as for namespaces, or the path of a folder. Raises `WrongUsage` if it is neither."""
+    """Parse a destination: a URI as for namespaces, or the path of a folder. Raises `WrongUsage` if it is neither,
+    or is the root of a file system."""
     text = uri.strip()
     if not text:
         raise WrongUsage(
@@ -52,8 +53,8 @@ def _folder(text: str, settings: StoreSettings) -> Path:
 
 
 def create_place(place: Place) -> Place:
-    """Create the place if it is a folder, and add the probed capabilities of its store. Raises `Forbidden` or another
-    error if it isn't writable."""
+    """Create the place if it is a folder, and add the probed capabilities of its store. Raises `Forbidden` if the
+    folder can't be created, and the store's error if it can't be probed."""
     folder = _path(place)
     if folder is not None:
         try:
@@ -82,7 +83,8 @@ def folder_of(repository: str, mark_id: str) -> str:
 
 
 def refuse_overlap(place: Place, target: Target, folder: str, lakefs: LakeFS) -> None:
-    """Raise `Refused` if the backup would be inside the namespace of this or another repository, in any spelling.
+    """Raise `Refused` if the backup would be inside the namespace of this or another repository, however it is spelled,
+    or would contain one.
 
     A collector would treat it as garbage there, and deleting the repository would delete it, too.
     """

@@ -54,8 +54,8 @@ class Begun(Subject):
 class Backup(Record):
     """The summary of a complete backup. Times are by its store's clock; `seconds` is the duration of its last run.
 
-    `objects`, and `sizes` in bytes, by outcome (`CopyStatus`) add up to the set; `dataset` refers to the list of all
-    objects.
+    `objects` and `sizes` (in bytes) are totals by outcome (`CopyStatus`), which add up to the whole set; `dataset`
+    refers to the list of all objects.
     """
 
     subject: Subject
@@ -84,8 +84,9 @@ class Backup(Record):
         text = f"backup of mark {self.subject.mark_id} of {self.subject.repository}, {self.marked:,} objects: {counts}"
         if cold := self.objects.get(CopyStatus.COLD.value):
             text += (
-                f". {plural(cold, 'object')} in an archive tier can't be read: restore from that tier, then run the "
-                "same command again. Until then, a sweep that requires this backup keeps what is missing from it"
+                f". {plural(cold, 'object')} in an archive tier can't be read: restore archived objects in the store, "
+                "then run the same command again. Until then, a sweep that requires this backup keeps what is missing "
+                "from it"
             )
         return text
 

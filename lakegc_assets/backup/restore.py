@@ -104,7 +104,7 @@ class Restored:
 
     @property
     def success(self) -> bool:
-        """True if every wanted object is stored at its key and readable."""
+        """True unless a requested key isn't in the backup, or an object of the backup couldn't be restored or read."""
         return not (self.unknown or self.unread) and not any(
             self.objects[status.value]
             for status in (CopyStatus.VANISHED, CopyStatus.KEY_CONFLICT, CopyStatus.FAILED, CopyStatus.COLD)
@@ -201,7 +201,8 @@ def unknown_keys(run: RestoreRun, rows: DataFrame, selection: Selection) -> tupl
 
 
 def restore_round(run: RestoreRun, rows: DataFrame, objects: int, result: Restored) -> int:
-    """Restore these rows, which have a copy in the backup, in one Spark job. Returns its number in the log."""
+    """Restore these rows, which have a copy in the backup, in one Spark job. Adds its counts to `result`, and
+    returns its run number in the log."""
     spark, number, place = run.spark(), run.log.next_run(), run.target.place
     tasks = tasks_for(spark, objects, run.limits)
     size = rows.agg({"size": "sum"}).collect()[0][0] or 0
@@ -242,7 +243,7 @@ def never_replaces(place: Place) -> bool:
 
 
 def verify(run: RestoreRun, rows: DataFrame, number: int, result: Restored) -> None:
-    """Record the objects that weren't restored, and look up the others in the store and through lakeFS."""
+    """Record in `result` which objects weren't restored, and look up the others in the store and through lakeFS."""
     from pyspark.sql import functions as F
 
     lines = run.log.rows(run.spark()).where(F.col("run") == number).persist()

@@ -96,7 +96,7 @@ def restore_and_compare(run: RestoreRun, copier: Copier, row: Mapping[str, Any],
 def compare(run: RestoreRun, row: Mapping[str, Any], restored: HashingIterator) -> tuple[str, str]:
     if restored.size != row["size"]:
         return COMPARED_WITH_SIZE, f"the restored copy has {restored.size} bytes instead of {row['size']}"
-    original = original_of(run, row)
+    original = original_sha256(run, row)
     if original is not None:
         return (
             COMPARED_WITH_ORIGINAL,
@@ -111,7 +111,7 @@ def compare(run: RestoreRun, row: Mapping[str, Any], restored: HashingIterator) 
     return COMPARED_WITH_SIZE, ""
 
 
-def original_of(run: RestoreRun, row: Mapping[str, Any]) -> str | None:
+def original_sha256(run: RestoreRun, row: Mapping[str, Any]) -> str | None:
     """The SHA-256 of the original if it still exists unchanged, otherwise None."""
     streams = run.target.place.store().streams
     try:
@@ -125,7 +125,7 @@ def original_of(run: RestoreRun, row: Mapping[str, Any]) -> str | None:
 
 @contextmanager
 def scratch_place(run: RestoreRun, uri: str, settings: StoreSettings) -> Iterator[Place]:
-    """The scratch location of a drill: the given one, which must be outside all repositories, or a temporary folder."""
+    """The scratch location of a drill: the given one, which must be outside all namespaces, or a temporary folder."""
     if uri:
         place = parse_place(uri, settings)
         refuse_overlap(place, run.target, "lakegc-drill/", run.lakefs)

@@ -52,7 +52,7 @@ class ApproveOptions:
 
 
 def approve(repository: str, mark_id: str, options: ApproveOptions, *, as_json: bool) -> tuple[Proposal, Approval]:
-    """Show a mark, ask for confirmation, and record its approval. A refusal is raised before anything is written."""
+    """Show a mark, ask for confirmation, and record its approval. If it is refused, no approval is written."""
     released = released_brakes(options.releases, options.reasons)
     if options.yes and options.digest is None:
         raise WrongUsage(
@@ -139,7 +139,7 @@ def revoke(repository: str, mark_id: str, *, by: str | None) -> None:
 
 
 def released_brakes(releases: Sequence[str], reasons: Sequence[str]) -> dict[str, str]:
-    """The brakes to release, each with its reason. Raises `WrongUsage`."""
+    """The brakes to release, each with its reason. Raises `WrongUsage` unless each is known and has one reason."""
     if len(releases) != len(reasons):
         raise WrongUsage(
             f"--release was given {plural(len(releases), 'time')} and --because {plural(len(reasons), 'time')}: give "

@@ -40,7 +40,7 @@ _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
 def parse_bandwidth(text: str) -> float | None:
-    """Parse bytes per second, such as 50M or 1.5GiB; None for an empty text. Raises `WrongUsage`."""
+    """Parse bytes per second, such as 50M or 1.5GiB; None if the text is empty. Raises `WrongUsage`."""
     if not text:
         return None
     match = _RATE.match(text.strip())

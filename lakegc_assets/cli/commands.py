@@ -212,7 +212,7 @@ def approve(
     until: Annotated[
         str | None,
         typer.Option(
-            metavar="WHEN", help="end of the approval: a duration (36h) or a date; by default until the mark is too old"
+            metavar="WHEN", help="end of the approval: a duration (36h) or a date; by default, when the mark is too old"
         ),
     ] = None,
     by: Annotated[

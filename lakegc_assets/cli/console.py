@@ -49,7 +49,8 @@ def console() -> Console:
 
 @contextmanager
 def printing() -> Iterator[None]:
-    """A context for output: if the reader closes the pipe, as `head` does, printing stops without a Python error."""
+    """A context for output. If the reader closes the pipe, as `head` does, raises `BrokenPipeError` and discards later
+    output, so that Python prints no error at exit."""
     try:
         yield
         sys.stdout.flush()

@@ -85,7 +85,7 @@ def prepare_home(home: Path) -> None:
 
 
 def open_instance(home: Path) -> dg.DagsterInstance:
-    """The Dagster instance of a home."""
+    """Prepare a home, and return its Dagster instance."""
     prepare_home(home)
     return dg.DagsterInstance.get()
 

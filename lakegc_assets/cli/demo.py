@@ -95,8 +95,10 @@ def run(folder: Path | None, store: str | None, *, now: datetime, status: Callab
 
 
 def wait_until_old(store: Store, written_at: datetime) -> None:
-    """Wait until a mark without a minimum age no longer treats objects as young that were written by `written_at` (the
-    store's clock), given the resolution of the store's times. This takes two seconds at most; in a folder, no time.
+    """Wait until a mark without a minimum age no longer treats objects written by `written_at` (the store's clock) as
+    young, given the resolution of the store's times. This takes two seconds at most; in a folder, no time.
+
+    Raises `Unavailable` if the store's clock doesn't advance.
     """
     old_at = written_at + 2 * store.capabilities.time_resolution
     if poll(lambda: store.now() >= old_at or None, timeout_s=LONGEST_WAIT_S, first_wait_s=POLL_S) is None:

@@ -38,7 +38,7 @@ OUTCOMES = (GONE, ON_HOLD, KEPT)
 
 @dataclass(slots=True)
 class Difference:
-    """Totals of the changes between two marks. `outcomes` has those of `no_longer` by what became of the objects."""
+    """Totals of the changes between two marks. `outcomes` breaks down `no_longer` by what became of the objects."""
 
     newly: Totals = field(default_factory=Totals)
     no_longer: Totals = field(default_factory=Totals)
@@ -80,7 +80,7 @@ def classified_rows(before: Mark, after: Mark) -> Iterator[tuple[Change, str, pa
 
 
 def with_outcomes(after: Mark, rows: pa.Table) -> Iterator[tuple[Change, str, pa.Table]]:
-    """The outcomes of objects that are no longer expired in a later mark, as far as that mark recorded them."""
+    """Group rows that are no longer expired in a later mark by outcome, as far as that mark recorded it."""
     on_hold = in_dataset(after, "on_hold", OBJECTS_ON_HOLD, rows)
     stored = pc.or_(on_hold, still_stored(after, rows))
     for outcome, chosen in ((GONE, pc.invert(stored)), (ON_HOLD, on_hold), (KEPT, pc.and_not(stored, on_hold))):
@@ -89,8 +89,8 @@ def with_outcomes(after: Mark, rows: pa.Table) -> Iterator[tuple[Change, str, pa
 
 
 def still_stored(after: Mark, rows: pa.Table) -> pa.Array:
-    """Which rows a mark found in the store. For objects that it didn't list, the earlier marks in its chain decide. If
-    those can no longer be read, the objects count as stored."""
+    """A mask of the rows that a mark found in the store. For objects that it didn't list, the earlier marks in its
+    chain decide. If those can no longer be read, the objects count as stored."""
     is_stored = is_decided = all_false(rows)
     for mark in chain_of(after):
         in_mark = all_false(rows)
@@ -119,7 +119,7 @@ def all_false(rows: pa.Table) -> pa.Array:
 
 
 def in_dataset(mark: Mark, part: str, schema: pa.Schema, rows: pa.Table, *, asset: str = "expired_set") -> pa.Array:
-    """Which rows have their address in a dataset of a mark; none if the mark has no such part."""
+    """A mask of the rows whose address is in a dataset of a mark; all false if the mark has no such part."""
     wanted = rows["address"].combine_chunks()
     is_present = all_false(rows)
     if part not in mark.record.steps[asset].datasets:

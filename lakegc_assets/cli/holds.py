@@ -171,7 +171,7 @@ def matches_of(hold: Hold, target: Target, graph: Graph, rules: Rules | None, no
     if isinstance(hold, TagHold):
         row["tags"] = sum(fnmatchcase(tag, hold.tags) for tag in graph.tags)
     if isinstance(hold, PrefixHold):
-        row["objects"] = objects_under(target, hold.prefix)
+        row["objects"] = object_count(target, hold.prefix)
     elif not isinstance(hold, PathHold):
         commit_ids = commits_on_hold([hold], graph.commits, references, rules, now=now)
         verdicts = retained_commits(graph.commits.values(), graph.heads, rules, now=now)
@@ -180,7 +180,8 @@ def matches_of(hold: Hold, target: Target, graph: Graph, rules: Rules | None, no
     return row
 
 
-def objects_under(target: Target, prefix: str) -> str:
+def object_count(target: Target, prefix: str) -> str:
+    """The number of objects under a prefix, as text. Counting stops at MAX_COUNTED."""
     pages = target.place.store().pages(prefix, page_size=MAX_COUNTED)
     count = 0
     for page in pages:

@@ -77,7 +77,7 @@ def add(
 
 @holds_app.command()
 def drop(context: typer.Context, hold_id: IdArgument) -> None:
-    """Drop a hold. It has no effect from the next mark on."""
+    """Drop a hold. The next mark no longer applies it."""
     from lakegc_assets.cli import holds
 
     holds.drop(context.obj, hold_id)

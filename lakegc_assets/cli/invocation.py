@@ -57,7 +57,7 @@ def prefix(program: str, environ: Mapping[str, str], cwd: Path, *, has_tests: bo
 
 
 def relative_if_inside(program: str, cwd: Path) -> str:
-    """A program's path relative to this folder if it is inside, otherwise unchanged."""
+    """A program's path relative to `cwd` if it is inside, otherwise unchanged."""
     path = Path(program)
     if path.is_absolute() and path.is_relative_to(cwd):
         return str(path.relative_to(cwd))

@@ -271,7 +271,7 @@ def mark_rows(target: Target, repository: str) -> Iterator[Row]:
             outcome_of(target.place, record),
         )  # fmt: skip
     for foreign in reference_marks(target.place, ours=frozenset(ours)):
-        approval_status = proposals.foreign_approval(target.place, foreign, now=now)
+        approval_status = proposals.state_of_foreign_approval(target.place, foreign, now=now)
         yield reference_row(
             foreign, repository, "" if approval_status is ApprovalStatus.NONE else f", {approval_status}"
         )
@@ -308,7 +308,7 @@ def made_by(foreign: ReferenceMark) -> str:
 
 
 def resolve_mark_id(place: Place, repository: str, mark_id: str) -> str:
-    """A mark's id; 'latest' stands for lakegc's newest finished mark. Raises `NotFound`."""
+    """A mark's id; 'latest' stands for lakegc's newest finished mark. Raises `NotFound` if there is none."""
     if mark_id != "latest":
         return mark_id
     finished = [record for record in marks(place) if record.finished is not None]

@@ -64,7 +64,8 @@ def check_mark_options(options: Mapping[str, Any]) -> None:
 
 
 def resolve_partition(repository: str, mark_id: str) -> Partition:
-    """The partition of a mark; 'latest' is the newest finished one. Raises `NotFound` and `WrongUsage`."""
+    """The partition of a mark; 'latest' is the newest finished one. Raises `NotFound` if there is none, `WrongUsage`
+    if an id is invalid."""
     if mark_id != "latest":
         return Partition.of(repository, mark_id)
     from lakegc_assets.cli.mark import Server, resolve_mark_id

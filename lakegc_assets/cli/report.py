@@ -79,7 +79,7 @@ def show(repository: str, name: str, *, as_json: bool) -> None:
     show_reasons(reasons)
     for sentence in (
         f"Swept by {report.by}, {report.began:%Y-%m-%d %H:%M:%S} to {report.ended:%Y-%m-%d %H:%M:%S} UTC.",
-        f"Quarantined objects now: {quarantine.counts()}." if quarantine.quarantined else "",
+        f"Quarantined objects now: {quarantine.counts_in_words()}." if quarantine.quarantined else "",
         *(f"{sentence}." for sentence in dot_segments.sentences(facts)),
         f"The outcome of every object, as Parquet: {location}",
     ):
@@ -93,7 +93,10 @@ def expired_set_facts(place: Place, mark_id: str) -> Mapping[str, Any]:
 
 
 def find_report(target: Target, name: str) -> Report:
-    """The report of a mark's sweep; `latest` stands for the last sweep. Raises `WrongUsage` or `NotFound`."""
+    """The report of a mark's sweep; `latest` stands for the last sweep.
+
+    Raises `WrongUsage` if there is none of this mark, `NotFound` if no mark was swept.
+    """
     place, repository = target.place, target.repository.id
     if name == "latest":
         ended = (MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES)

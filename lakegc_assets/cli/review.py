@@ -178,7 +178,7 @@ def overview(review: Review) -> list[str]:
 
 
 def show_sweep(record: MarkRecord) -> None:
-    """Print that the sweep of this mark has started or ended, and the next command. The rest shows the approved set."""
+    """If the sweep of this mark has started or ended, print that and the next command."""
     repository_and_mark = (record.repository, record.mark_id)
     if record.state is MarkState.SWEEPING:
         print_command("Its sweep has started. To resume it", command("sweep", *repository_and_mark))
@@ -190,14 +190,14 @@ def show_sweep(record: MarkRecord) -> None:
 def cost_sentence(review: Review) -> str:
     if review.saved_a_month is None:
         return (
-            "To see what they cost, set a price per GB and month, for example --set price_per_gb_month=0.023 (about "
+            "To see what they cost, set a price per GB per month, for example --set price_per_gb_month=0.023 (about "
             "the price of S3 Standard, in US dollars)."
         )
     return f"They cost {money(review.saved_a_month)} a month, at {review.price:g} a GB."
 
 
 def notes_on_reasons(review: Review) -> list[str]:
-    """Notes on unknown reasons, and on objects that were kept because a path probe had no clear result."""
+    """Notes on reasons that are unknown or ambiguous, and on path probes without a clear result."""
     reasons = {label.name for label in review.totals.by["reason"]}
     notes = [NEVER_COMMITTED] if ExpiredReason.NEVER_COMMITTED.value in reasons else []
     if "unexplained" in review.facts:

@@ -33,7 +33,7 @@ from lakegc_assets.sweep.delete_rounds import Tally
 from lakegc_assets.sweep.preconditions import SweepOptions, open_swept, refuse_sweep_early
 from lakegc_assets.sweep.quarantine import Quarantine, read_quarantine
 from lakegc_assets.sweep.report import Report, read_report
-from spark_resources.deleting.quarantine import quarantine_key
+from spark_resources.deleting.quarantine import key_in_quarantine
 from spark_resources.errors import LakegcError, SweptWithFailures, WrongUsage
 from spark_resources.mark_store.mark import Mark
 from spark_resources.model import MarkState, Outcome, Partition
@@ -182,7 +182,7 @@ def undo(partition: Partition) -> QuarantineResult:
     """Restore a mark's quarantined objects."""
     from lakegc_assets.sweep.undo import undo as undo_sweep
 
-    if in_quarantine(partition) == 0:
+    if quarantined_count(partition) == 0:
         return QuarantineResult(partition, {})
     return run_on_quarantine(partition, undo_sweep)
 
@@ -203,7 +203,7 @@ def confirm_purge(partition: Partition, *, yes: bool) -> bool:
         raise WrongUsage(
             "purge deletes permanently, so it needs a terminal to prompt for confirmation. In a script, pass --yes."
         )
-    objects = in_quarantine(partition)
+    objects = quarantined_count(partition)
     if objects == 0 and not has_copies(partition):
         return False
     if not yes:
@@ -211,10 +211,10 @@ def confirm_purge(partition: Partition, *, yes: bool) -> bool:
     return True
 
 
-def in_quarantine(partition: Partition) -> int | None:
-    """How many objects of a swept mark are in quarantine; None if its sweep is running or was interrupted.
+def quarantined_count(partition: Partition) -> int | None:
+    """The number of a mark's objects that are in quarantine now; None if its sweep is running or was interrupted.
 
-    Raises `WrongUsage` for a mark that was never swept, `NotFound` for one that doesn't exist.
+    Raises `WrongUsage` if the mark was never swept or doesn't exist.
     """
     target = Server.configured().target(partition.repository)
     place, mark_id = target.place, partition.mark_id
@@ -222,7 +222,10 @@ def in_quarantine(partition: Partition) -> int | None:
     state = None if mark is None else mark.record.state
     if state not in (MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES, MarkState.SWEEPING):
         state_text = "doesn't exist" if mark is None else f"is {state}"
-        raise WrongUsage(f"mark {mark_id} of {partition.repository} {state_text}: it has no objects in quarantine")
+        raise WrongUsage(
+            f"mark {mark_id} of {partition.repository} {state_text}: it has no objects in quarantine. To list the "
+            f"marks: {command('status', partition.repository)}"
+        )
     report = read_report(place, mark_id)
     if report is None or state is MarkState.SWEEPING:
         return None
@@ -232,7 +235,7 @@ def in_quarantine(partition: Partition) -> int | None:
 def has_copies(partition: Partition) -> bool:
     """Whether a mark's quarantine has any copy, including stray copies of an interrupted sweep."""
     store = Server.configured().target(partition.repository).place.store()
-    return any(page.objects for page in store.pages(quarantine_key(partition.mark_id, ""), page_size=1))
+    return any(page.objects for page in store.pages(key_in_quarantine(partition.mark_id, ""), page_size=1))
 
 
 def ask_for_confirmation(partition: Partition, objects: int | None) -> None:

@@ -147,7 +147,7 @@ def metarange_findings(ranges_found: DataFrame, metaranges: int, report: Report)
 
 
 def distinct_ranges(ranges_found: DataFrame, report: Report) -> list[dict[str, Any]]:
-    """The distinct ranges of all metaranges (rows of RANGES). Differing descriptions of a range are a finding."""
+    """The distinct ranges of all metaranges (rows of RANGES). Contradictory descriptions of a range are a finding."""
     from pyspark.sql import functions as F
 
     names = RANGE_REFS.names
@@ -270,10 +270,10 @@ def find_lost(context: Context, absent: DataFrame) -> None:
         report.lost_branches = tuple(
             sorted({branch for lost_object in report.lost for branch in lost_object.needed_by.branches})
         )
-        hint_at_listing(run, report)
+        hint_at_wrong_store(run, report)
 
 
-def hint_at_listing(run: CheckRun, report: Report) -> None:
+def hint_at_wrong_store(run: CheckRun, report: Report) -> None:
     if report.lost_count > 1 and report.lost_count == report.verified["live"]:
         report.hints.append(
             f"The store has none of the live objects: {run.target.place.store().where} may not be the store or path "

@@ -1,4 +1,4 @@
-"""The commit graph, with every commit verified by its id. It is read from a dump of references, otherwise from logs."""
+"""The commit graph, with every commit verified by its id. It is read from a dump of references and from commit logs."""
 
 from __future__ import annotations
 
@@ -104,7 +104,10 @@ def report_commits(graph: Graph, report: Report) -> None:
 
 
 def read_dump(target: Target, lakefs: LakeFS, graph: Graph, report: Report) -> list[Commit]:
-    """The commits in a dump of references, all of whose tables are verified; none if the dump isn't permitted."""
+    """The commits in a dump of references, as far as its tables are intact; an empty list without a dump.
+
+    Records in `graph.complete` whether all of them could be read, and failures in the report.
+    """
     try:
         dump = lakefs.dump_refs(target.repository.id)
     except LakegcError as error:
@@ -112,8 +115,8 @@ def read_dump(target: Target, lakefs: LakeFS, graph: Graph, report: Report) -> l
         return []
     if dump is None:
         report.not_verified.append(
-            "Commits that no branch or tag reaches: these credentials aren't permitted to dump references, so logs "
-            f"were read instead. Grant {GRAPH_PERMISSIONS}."
+            "Commits that no branch or tag reaches: these credentials aren't permitted to dump references, so commit "
+            f"logs were read instead. Grant {GRAPH_PERMISSIONS}."
         )
         return []
     before = len(report.findings)
@@ -165,7 +168,7 @@ def why_forged(commit: Commit) -> str | None:
 
 
 def read_logs(repository: str, lakefs: LakeFS, graph: Graph, report: Report) -> None:
-    """Read commits from the server's logs: at most MAX_LOGGED_WITH_DUMP if there is a complete dump, otherwise all."""
+    """Read commit logs from the server: at most MAX_LOGGED_WITH_DUMP commits if a dump listed all, otherwise all."""
     remaining = MAX_LOGGED_WITH_DUMP if graph.complete else None
     seen: set[str] = set()
     names = {commit: name for name, commit in [*graph.tags.items(), *graph.heads.items()]}
@@ -183,7 +186,7 @@ def read_logs(repository: str, lakefs: LakeFS, graph: Graph, report: Report) -> 
 
 
 def fetch_missing(repository: str, lakefs: LakeFS, graph: Graph) -> None:
-    """Fetch every head, tagged commit and parent that isn't in the graph, and record those that the server lacks."""
+    """Fetch every head, tagged commit and parent that isn't in the graph, and record those that can't be fetched."""
     wanted = {*graph.heads.values(), *graph.tags.values()}
     wanted |= {parent for commit in graph.commits.values() for parent in commit.parents}
     while missing := wanted - graph.commits.keys() - graph.missing.keys():
@@ -200,7 +203,7 @@ def fetch_missing(repository: str, lakefs: LakeFS, graph: Graph) -> None:
 
 
 def branch_masks(commits: Mapping[str, Commit], heads: Mapping[str, str]) -> dict[str, int]:
-    """For each commit the branches that reach it, as a bit mask over the sorted branch names."""
+    """For each commit, the branches that reach it, as a bit mask over the sorted branch names."""
     masks: dict[str, int] = dict.fromkeys(commits, 0)
     children_left = dict.fromkeys(commits, 0)  # the number of children not visited yet
     for position, branch in enumerate(sorted(heads)):

@@ -32,7 +32,7 @@ class Dependents:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One problem. `what` is the kind of `id`: a commit, a metarange, a range, a dump, …"""
+    """One problem. `what` is the kind of thing that `id` names: a commit, a metarange, a range, a dump, …"""
 
     what: str
     id: str

@@ -41,7 +41,7 @@ def live_metaranges(target: Target, lakefs: LakeFS, graph: Graph, report: Report
 
     `now` is the lakeFS server's clock. Records the retained commits in the graph.
     """
-    listed = server_list(target, lakefs, report)
+    listed = retained_by_server(target, lakefs, report)
     retained = {*graph.heads.values()}
     try:
         verdicts = retained_commits(graph.commits.values(), graph.heads, lakefs.rules(target.repository.id), now=now)
@@ -63,8 +63,8 @@ def live_metaranges(target: Target, lakefs: LakeFS, graph: Graph, report: Report
     } - {""}
 
 
-def server_list(target: Target, lakefs: LakeFS, report: Report) -> dict[str, str]:
-    """The metaranges of the commits that the server retains; none without rules or without permission."""
+def retained_by_server(target: Target, lakefs: LakeFS, report: Report) -> dict[str, str]:
+    """The metaranges of the commits that the server retains, by commit id; empty without rules or a readable list."""
     if target.repository.read_only:
         report.not_verified.append(
             "What only the server's list of retained commits keeps: the repository is read-only, so there is no such "
@@ -97,12 +97,12 @@ def staged_sightings(
             "Staged objects that only the server's list names: the repository is read-only, so there is no such list."
         )
     else:
-        sightings.append(listed_as_staged(spark, target.place, staged_files(target, lakefs, report)))
+        sightings.append(listed_as_staged(spark, target.place, staged_list_keys(target, lakefs, report)))
     return sightings
 
 
-def staged_files(target: Target, lakefs: LakeFS, report: Report) -> list[str]:
-    """The keys of the server's lists of staged addresses."""
+def staged_list_keys(target: Target, lakefs: LakeFS, report: Report) -> list[str]:
+    """The keys of the files in which the server lists staged addresses."""
     keys: list[str] = []
     try:
         lists = lakefs.prepare_uncommitted(target.repository.id)

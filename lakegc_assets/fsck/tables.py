@@ -135,7 +135,7 @@ def ranges_of_metaranges(spark: SparkSession, place: Place, metaranges: pa.Table
 
 
 def verified_ranges(spark: SparkSession, place: Place, ranges: pa.Table, *, total_entries: int) -> DataFrame:
-    """Verify these tables (rows of RANGES). Returns the live addresses in the namespace (SIGHTINGS)."""
+    """Verify these tables (rows of RANGES). Returns the live addresses in the namespace, and notes (SIGHTINGS)."""
 
     def read(batches: Batches) -> Batches:
         report = TaskReport()

@@ -7,7 +7,8 @@ the run                  context, options, preconditions, repository_selection, 
 namespace_slices         candidates, full_listing, inventory_listing, incremental_listing, listed_objects
 uncommitted_addresses    uncommitted_readings
 retained_commits         holds_in_force
-committed_addresses      metaranges, other_repositories, other_repository_heads, earlier_references
+committed_addresses      metaranges, other_repositories, other_repository_heads, earlier_references,
+                         table_notes
 expired_set              keep_lookups, expiry_reasons, writer
   live or not            reference_status, incremental_comparison, missing_objects, dot_segments
   reasons to keep        keep_facts, other_repositories, restaged_content, head_paths, path_probes, recheck,

@@ -188,8 +188,8 @@ def counts_by_hold(report: TaskReport) -> dict[str, dict[str, int]]:
 
 
 def count_missing(run: MarkRun, candidates: Candidates) -> int:
-    """Count the addresses on hold that are missing from the listing. Raises `Refused` if the store has one of them
-    under a normalized name."""
+    """Count and report the addresses on hold that are missing from the listing. Raises `Refused` if the store has one
+    of them under a normalized name."""
     addresses = addresses_by_holds(run).select("address").dropDuplicates()
     expected = addresses.where(listed_area_column(addresses["address"]))
     missing = expected.transform(garbage.without_addresses_in(listed_objects.stored_objects(run)))

@@ -108,7 +108,8 @@ def ranges_already_read(run: MarkRun, chain: MarkChain) -> pa.Array:
 
 def write_ranges_dropped_since_listing(run: MarkRun, notes: StepNotes, candidates: Candidates, refs: pa.Table) -> None:
     """Write the ranges that counted as committed when the candidates were listed but no longer do (RANGE_IDS): none
-    unless a commit expired between the two steps. The next incremental mark needs them."""
+    unless a commit expired between the two steps. The next incremental mark needs them; a re-verification doesn't
+    write them."""
     if run.trusted_ranges is not None:
         return
     dropped = candidates.ranges_dropped_since_listing(refs["range_id"].to_pylist())
@@ -138,7 +139,7 @@ def read_addresses(
 
 
 def live_datasets(run: MarkRun) -> list[Dataset]:
-    """All addresses that this step read (RANGE_ADDRESSES)."""
+    """The datasets with all addresses that this step read (RANGE_ADDRESSES)."""
     parts = [part for part in (ADDRESSES_PART, MAYBE_GONE_PART) if part in run.mark.record.step(ASSET).datasets]
     return [run.mark.dataset(ASSET, part) for part in parts]
 

@@ -45,9 +45,9 @@ class Limits:
     """Limits of a mark.
 
     `clock_skew` is the maximum difference between any two clocks. `missing` is the maximum number of live addresses
-    that are missing from the listing. `probes` is the maximum number of path probes; objects that would need more are
-    kept. `trusted` are name patterns of other repositories, which aren't read because they are trusted not to refer to
-    this namespace. `others_required` stops the mark if one of the remaining repositories can't be read.
+    that may be missing from the listing. `probes` is the maximum number of path probes; objects that would need more
+    are kept. `trusted` are name patterns of other repositories, which aren't read because they are trusted not to refer
+    to this namespace. `others_required` stops the mark if one of the remaining repositories can't be read.
     """
 
     clock_skew: timedelta = timedelta(minutes=5)
@@ -135,11 +135,11 @@ class DecidedCommits:
 
 @dataclass(frozen=True, slots=True)
 class ReleasedRepositories:
-    """The other repositories that the approval of a mark released by name, each with the reason. `marked` is when the
-    mark began, by the server's clock: a repository of this name that was created later isn't covered."""
+    """The other repositories that the approval of a mark released by name, each with the reason. A repository with
+    such a name that was created after `mark_started_at` (the server's clock) isn't covered."""
 
     repositories: Mapping[str, str]
-    marked: datetime
+    mark_started_at: datetime
 
 
 @dataclass(slots=True)
@@ -158,7 +158,7 @@ class MarkRun:
     recorded_by: Mark | None = None
     """In a re-verification, the mark whose record says which ranges a metarange contains, and which sizes a range
     contains; None if all metaranges and ranges have to be read (see `committed_addresses.trusted_record`)."""
-    may_stay_unread: ReleasedRepositories | None = None
+    released: ReleasedRepositories | None = None
     """In a sweep: the only other repositories that may stay unread."""
     other_repositories: OtherRepositoryData = field(default_factory=OtherRepositoryData)
     """Used to watch the heads of other repositories after a re-verification."""

@@ -70,9 +70,9 @@ def tables_read_by_approved_mark(run: MarkRun) -> pa.ChunkedArray:
 
 
 def tables_without_references(run: MarkRun, mark: Mark | None, parts: Sequence[str]) -> pa.ChunkedArray:
-    """The tables in which a mark found nothing of this namespace; none if unknown.
+    """The tables in which a mark found nothing of this namespace; empty if that is unknown.
 
-    Reading them again is always safe, so errors of the older mark are ignored.
+    Reading them again is always safe, so damaged or missing data of the older mark is ignored.
     """
     try:
         tables = [earlier_rows(run, mark, COMMITTED, part, TABLES) for part in parts]
@@ -86,7 +86,7 @@ def tables_without_references(run: MarkRun, mark: Mark | None, parts: Sequence[s
 
 def earlier_addresses(run: MarkRun, before: Sequence[Mark], unread: Collection[str]) -> pa.Table:
     """All addresses to which other repositories refer according to earlier marks and re-verifications. Leaves out those
-    marks after which each of the unread repositories was read. Raises `DamagedData`.
+    marks after which each of the unread repositories was read. Raises `DamagedData` for a damaged dataset.
 
     Addresses that path probes found always count, because later marks probe only for objects that nothing else keeps,
     and re-verifications only for candidates: not finding an address again means nothing. If the record of a mark can't
@@ -109,7 +109,7 @@ def earlier_addresses(run: MarkRun, before: Sequence[Mark], unread: Collection[s
 
 def addresses_in_folder(run: MarkRun, root: str) -> Iterator[pa.Table]:
     """The addresses that other repositories refer to, from the finished datasets in the folder of a mark (ADDRESSES),
-    without its record. Raises `DamagedData`."""
+    without using its record. Raises `DamagedData` for a damaged dataset."""
     for asset, part in ADDRESS_PARTS:
         yield rows_in_folder(run, f"{root}{asset}/{part}/", ADDRESSES)
     for part in PROBED_PARTS:
@@ -164,7 +164,7 @@ def served_by_others(served: pa.Table, repository: str) -> pa.Table:
 
 
 def earlier_rows(run: MarkRun, before: Mark | None, asset: str, part: str, schema: pa.Schema) -> pa.Table:
-    """A part of an older mark's dataset; empty if it has none."""
+    """The rows of a part of an older mark's dataset; empty if the mark doesn't have this part."""
     if before is None or part not in before.record.step(asset).datasets:
         return schema.empty_table()
     return rows_of(run, before.dataset(asset, part), schema)

@@ -77,7 +77,7 @@ def attribute(run: MarkRun, notes: StepNotes, chain: MarkChain, status: Referenc
 
 
 def as_input(run: MarkRun, rows: Rows) -> Input:
-    """Read these attributions (ATTRIBUTIONS) now, so that unreadable ones are noticed here."""
+    """The input with these attributions (ATTRIBUTIONS). They are read now, so that unreadable ones are noticed here."""
     rows = run.persist(rows)
     count = len(rows.table) if isinstance(rows, Tasks) else rows.count()
     return Input.of_rows(ATTRIBUTED, rows, ATTRIBUTIONS, count, reduced=best)

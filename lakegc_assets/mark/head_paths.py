@@ -56,7 +56,7 @@ class Heads:
 
     @classmethod
     def of(cls, heads: pa.Table) -> Heads:
-        """These heads (BRANCH_HEADS), none of which is empty."""
+        """Group these heads (BRANCH_HEADS) by metarange. None of them may be empty."""
         branches: dict[tuple[str, str], list[str]] = {}
         for row in heads.to_pylist():
             branches.setdefault((row["repository"], row["metarange_id"]), []).append(row["branch"])
@@ -67,13 +67,14 @@ class Heads:
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """The stores with the tables of repositories, by name."""
+    """Where the tables of each repository are (`places`, by repository), and the guard for reading them."""
 
     places: Mapping[str, Place]
     guard: Guard
 
     def fetched(self, rows: Sequence[Row], key: str, unread: Unread) -> Iterator[tuple[Row, bytes]]:
-        """Each row, with the bytes of the table that it names by repository and `key`; empty if that can't be read."""
+        """Each row, with the bytes of the table that it names by repository and `key`; no bytes if the table can't be
+        read."""
         named = {f"{row['repository']}/{row[key]}": row for row in rows}
 
         def fetch(name: str) -> bytes:
@@ -129,7 +130,7 @@ def _names(ranges: pa.Table) -> pa.Array:
 def read_paths(run: MarkRun, ranges: pa.Table, heads: Heads, sizes: SizeSet, tables: Tables) -> Rows:
     """The paths to probe on the branches that have these ranges (RANGES): PATHS_OR_UNREAD, maybe with duplicates."""
     branches, tasks = heads.branches, range_tasks(run.spark, ranges)
-    if most_paths(ranges, heads) > MAX_PATHS_ON_DRIVER:
+    if max_path_count(ranges, heads) > MAX_PATHS_ON_DRIVER:
         tasks = replace(tasks, max_on_driver=0)
 
     def read(batches: Batches) -> Batches:
@@ -149,8 +150,8 @@ def read_paths(run: MarkRun, ranges: pa.Table, heads: Heads, sizes: SizeSet, tab
     return mapped(tasks, read, PATHS_OR_UNREAD)
 
 
-def most_paths(ranges: pa.Table, heads: Heads) -> int:
-    """The number of paths that the branches with these ranges (RANGES) have in them."""
+def max_path_count(ranges: pa.Table, heads: Heads) -> int:
+    """The largest possible number of paths to probe: one for each entry of these ranges (RANGES) on each branch."""
     branches = pa.array(map(len, heads.branches), pa.int64()).take(pc.list_flatten(ranges["metaranges"]))
     entries = ranges["entries"].take(pc.list_parent_indices(ranges["metaranges"]))
     return int(pc.sum(pc.multiply(branches, entries), min_count=0).as_py())

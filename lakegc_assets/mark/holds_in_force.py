@@ -20,21 +20,20 @@ TAGS_PART = "tags"
 def in_force(run: MarkRun) -> tuple[Hold, ...]:
     """The holds that had not expired when the mark began, by the server's clock.
 
-    Raises `Refused` if the file has changed since this mark began (invariant 7).
+    Raises `Refused` if the holds have changed since this mark began (invariant 7).
     """
     file = read_recorded_holds(run.place)
     if file.sha256 != run.mark.record.holds["sha256"]:
         raise Refused(
             f"the holds of {run.partition.repository} ({holds_location(run.place)}) were changed while it was being "
-            "marked. "
-            "Make a new mark, so that it uses the new holds throughout.",
+            "marked. Make a new mark, so that it uses the new holds throughout.",
             invariant=7,
         )
     return decisions.in_force(file.holds, run.mark.record.server_now)
 
 
 def refuse_unresolvable(run: MarkRun, holds: Sequence[Hold], *, graph_known: bool) -> None:
-    """Raise `Refused` if a hold can't be resolved completely, because it would silently keep less."""
+    """Raise `Refused` if a hold can't be resolved completely, because it would silently keep too little."""
     unresolvable = decisions.unresolvable(holds, graph_known=graph_known)
     if unresolvable:
         raise Refused(

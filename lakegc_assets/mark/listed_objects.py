@@ -18,7 +18,7 @@ FOLDERS_PART, NO_LONGER_RETAINED_PART = "folders", "no_longer_retained"
 
 
 def datasets(run: MarkRun) -> list[Dataset]:
-    """All objects that a mark found in the store (STORED_OBJECTS)."""
+    """The datasets with all objects that a mark found in the store (STORED_OBJECTS)."""
     looked_up = [LOOKED_UP_PART] if LOOKED_UP_PART in run.mark.record.step(ASSET).datasets else []
     return [run.mark.dataset(ASSET, part) for part in ("", *looked_up)]
 

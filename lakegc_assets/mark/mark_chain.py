@@ -102,8 +102,8 @@ class MarkChain:
 
     @classmethod
     def of_full(cls, run: MarkRun) -> MarkChain:
-        """The chain of a full mark, which is empty, or of a re-verification: just the approved mark, if what it
-        recorded about tables needn't be read again."""
+        """The chain of a full mark, which is empty, or of a re-verification: just the approved mark if its record of
+        tables is trusted, otherwise empty, too."""
         return cls(run, () if run.recorded_by is None else (run.recorded_by,))
 
     @property
@@ -137,7 +137,7 @@ class MarkChain:
 
     @property
     def metaranges(self) -> list[Dataset]:
-        """The ranges of every metarange that was read (RANGES_OF_METARANGES)."""
+        """The datasets with the ranges of every metarange that was read (RANGES_OF_METARANGES)."""
         return [mark.dataset(*METARANGES) for mark in self.marks]
 
     @cached_property
@@ -188,7 +188,8 @@ class MarkChain:
 
     @property
     def sizes(self) -> list[Dataset]:
-        """The object sizes in each range that was read for a branch head (RANGE_SIZES), as far as recorded."""
+        """The datasets with the object sizes in each range that was read for a branch head (RANGE_SIZES), as far as
+        recorded."""
         return [mark.dataset(*SIZES) for mark in self.marks if SIZES[1] in mark.record.step(SIZES[0]).datasets]
 
     def reasons(self) -> list[tuple[Dataset, pa.Schema]]:
@@ -232,8 +233,8 @@ class MarkChain:
         return Mark.open(self.run.place, mark_id).dataset("expired_set")
 
     def explained_verdicts(self) -> list[dict[str, Any]]:
-        """COMMIT_VERDICTS of the base mark; none if it had no objects to explain, because then it read no ranges for
-        this."""
+        """The rows of COMMIT_VERDICTS of the base mark; empty if it had no objects to explain, because it then read no
+        ranges of expired commits."""
         bases = [mark for mark in self.marks[:1] if mark.record.step("expired_set").facts["not_retained"]]
         return [row for mark in bases for row in rows_of(mark, ("retained_commits", ""), COMMIT_VERDICTS)]
 

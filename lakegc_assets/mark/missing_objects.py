@@ -30,7 +30,8 @@ NORMALIZED_KINDS = frozenset(
 
 
 def check_listing(run: MarkRun, notes: StepNotes, missing: Rows) -> None:
-    """Raise `Refused` if all live addresses, or more than the limit, are missing from the store.
+    """Raise `Refused` if all live addresses, or more than the limit, are missing from the store, or if the store
+    has a missing one under a normalized name.
 
     `missing` are the live addresses missing from the listing (column address, among others). An object that was
     uploaded and staged after the listing is not lost: the store lists it now, under exactly its key.
@@ -85,8 +86,8 @@ def not_listed_now(rows: Rows, place: Place) -> DataFrame:
 def unlisted(place: Place, addresses: pa.Array) -> list[str]:
     """The addresses that the store doesn't list now under exactly this name.
 
-    Addresses that some stores normalize are never looked up: such a store would respond for the normalized key, and any
-    other store has already listed them by name.
+    Addresses that some stores normalize are included without a lookup: such a store would respond for the normalized
+    key, and any other store has already listed them by name.
     """
     store = place.store()
 
@@ -103,7 +104,8 @@ def unlisted(place: Place, addresses: pa.Array) -> list[str]:
 
 
 def first_key(store: Store, prefix: str) -> str | None:
-    """The first key that the store lists under a prefix; the prefix itself if an object has that key."""
+    """The first key that the store lists under a prefix: the prefix itself if an object has that key; None if there is
+    none."""
     return next((listed.key for page in store.pages(prefix, page_size=1) for listed in page.objects), None)
 
 

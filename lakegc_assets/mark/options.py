@@ -28,7 +28,7 @@ class MarkOptions:
 
 
 def parse_min_age(text: str) -> timedelta | None:
-    """Parse a minimum age such as 24h; None for an empty text. Raises `WrongUsage`."""
+    """Parse a minimum age such as 24h; None if the text is empty. Raises `WrongUsage` if it isn't a duration."""
     try:
         return parse_duration(text) if text else None
     except ValueError as error:
@@ -36,8 +36,8 @@ def parse_min_age(text: str) -> timedelta | None:
 
 
 def parse_inventory_taken(text: str, inventory: str) -> datetime | None:
-    """Parse the time of an inventory; None for an empty text. Raises `WrongUsage`, including for a time without an
-    inventory."""
+    """Parse the time of an inventory; None if the text is empty. Raises `WrongUsage` if it isn't a time, or if there is
+    no inventory."""
     try:
         taken = datetime.fromisoformat(text) if text else None
     except ValueError as error:
@@ -58,7 +58,8 @@ def refuse_contradictions(options: MarkOptions) -> None:
 
 
 def check_min_age(min_age: timedelta, options: MarkOptions) -> timedelta:
-    """The minimum age. Raises `Refused` if it is too short and that isn't explicitly allowed (invariant 6)."""
+    """The minimum age. Raises `WrongUsage` if it is negative, `Refused` if it is too short and that isn't explicitly
+    allowed (invariant 6)."""
     if min_age < timedelta(0):
         raise WrongUsage("a minimum age can't be negative")
     if min_age < SAFE_MIN_AGE and not options.allow_young:

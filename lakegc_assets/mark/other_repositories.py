@@ -5,7 +5,7 @@ Staging or importing `s3://bucket/this/data/…` into another repository stores 
 readers of that repository are served from this namespace. So for each other repository on the same kind of block
 store, every staged path is looked up and every table is read, whichever commit refers to it, because this mark doesn't
 decide what is retained there. Tables are immutable, so a table without addresses of this namespace is never read again,
-nor one in which, according to a signed note, the mark of any repository found none (`table_notes`).
+nor is one in which, according to a signed note, the mark of any repository found none (`table_notes`).
 
 A repository that can't be read (no permission, damaged, not responding) doesn't block the marks of the others: it is
 recorded in the mark and fails a check, and the addresses that earlier marks and re-verifications found there stay live.
@@ -105,7 +105,7 @@ def list_other_repositories(run: MarkRun) -> OtherRepositories:
     try:
         listed = [other for other in run.lakefs.repositories() if other.id != own.id]
     except Forbidden as error:
-        return OtherRepositories({}, unread={"*": f"repositories may not be listed: {error}"})
+        return OtherRepositories({}, unread={"*": f"there is no permission to list repositories: {error}"})
     trusted = {other.id for other in listed if is_trusted(run, other.id)}
     places = {
         other.id: place_of_other(run, other)
@@ -155,12 +155,12 @@ def record_unread(run: MarkRun, unread: Unread) -> None:
 def unreleased(run: MarkRun, unread: Unread) -> set[str]:
     """The unread repositories that stop a sweep because the approval of its mark doesn't cover them; none in a mark.
     Raises the errors of listing the repositories."""
-    released = run.may_stay_unread
+    released = run.released
     if released is None:
         return set()
     covered = unread.keys() & released.repositories.keys()
     if covered - {"*"}:
-        covered -= {other.id for other in run.lakefs.repositories() if other.created > released.marked}
+        covered -= {other.id for other in run.lakefs.repositories() if other.created > released.mark_started_at}
     return unread.keys() - covered
 
 
@@ -189,7 +189,7 @@ def read_staged(run: MarkRun, notes: StepNotes) -> None:
 
 def read_at_the_end(run: MarkRun, notes: StepNotes) -> list[Dataset]:
     """Read the staged addresses again after the path probes (ADDRESSES), because neither the first readings nor a probe
-    find an object that is moved to another path in between. It may also have been committed there since, so new tables
+    finds an object that is moved to another path in between. It may also have been committed there since, so new tables
     are read last. For repositories that became unreadable since `read_committed`, the addresses that earlier marks
     recorded are carried over."""
     listing = list_other_repositories(run)
@@ -207,7 +207,8 @@ def read_at_the_end(run: MarkRun, notes: StepNotes) -> list[Dataset]:
 
 
 def write_staged(run: MarkRun, notes: StepNotes, listing: OtherRepositories, asset: str, part: str) -> Dataset:
-    """One reading of the addresses staged in other repositories (ADDRESSES); records which could not be read."""
+    """Write one reading of the addresses staged in other repositories (ADDRESSES). Records which of them could not be
+    read."""
     heads = branch_heads(run, sorted(listing.places), listing.unread)
     if asset == STAGED:  # before tables are listed
         run.other_repositories.heads |= {(repository, head) for repository, _, head in heads}
@@ -226,7 +227,8 @@ def write_staged(run: MarkRun, notes: StepNotes, listing: OtherRepositories, ass
 
 
 def branch_heads(run: MarkRun, repositories: Sequence[str], unread: Unread) -> list[tuple[str, str, str]]:
-    """Repository, name and head of every branch of these repositories, without repositories deleted in the meantime."""
+    """Repository, name and head of every branch of these repositories. Skips those deleted since they were listed, and
+    records in `unread` those that could not be read."""
 
     def heads(repository: str) -> list[tuple[str, str, str]]:
         with recording_unread(repository, unread), ignoring_deleted(run.lakefs, repository):
@@ -395,8 +397,8 @@ def is_noted(found: pa.Table) -> pa.ChunkedArray:
 def tables_producer(run: MarkRun, listing: OtherRepositories, *, noting: bool) -> Producer:
     """The addresses inside this namespace in the tables of other repositories, and a row about each table (FOUND).
 
-    A table that can't be read in one repository is read in the next one that has it. A table that can't be read in any
-    has no row, so the next mark reads it again.
+    A table that can't be read in one repository is read in the next one that has it. A table that
+    can't be read in any of them has no row, so the next mark reads it again.
     """
     places, namespace, ahead = listing.places, run.place.namespace, run.place.settings.reading_requests
 
@@ -444,7 +446,7 @@ def inside_keys(entries: pa.RecordBatch | None, namespace: Namespace) -> pa.Arra
 
 
 def found_in(table_id: str, entries: pa.RecordBatch | None, namespace: Namespace, *, noting: bool) -> Batches:
-    """The addresses in the namespace of a table of another one, and a row about the table (FOUND)."""
+    """The addresses inside this namespace in a table of another repository, and a row about the table (FOUND)."""
     keys = inside_keys(entries, namespace)
     about = note_on(table_id, entries) if noting else pa.RecordBatch.from_pylist([{"table_id": table_id}], TABLE_NOTES)
     for columns in (

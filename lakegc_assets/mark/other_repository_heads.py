@@ -61,8 +61,8 @@ def paths_to_probe(run: MarkRun, notes: StepNotes, sizes: SizeSet, seen: set[tup
 
 
 def heads_of(run: MarkRun, listing: OtherRepositories, seen: set[tuple[str, str, str]]) -> pa.Table:
-    """The metarange at each head of a branch of another repository that was not `seen` (BRANCH_HEADS), unless it is
-    empty."""
+    """The branch heads of other repositories that are not in `seen`, with their metaranges (BRANCH_HEADS), except empty
+    ones. Adds all heads to `seen`."""
     lakefs, unread = run.lakefs, listing.unread
 
     def metarange(head: tuple[str, str]) -> str:

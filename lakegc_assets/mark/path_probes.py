@@ -75,7 +75,7 @@ class Prober:
         return dict.fromkeys(paths), None
 
     def _note_gone(self, repository: str, branch: str, *, last: bool) -> str | None:
-        """Check whether the branch is still listed. Returns why the result is unclear, if so."""
+        """Record whether the branch is gone, by listing branches again. Returns why the result is unclear, if it is."""
         try:
             listed = is_branch(self.lakefs, repository, branch)
         except Refused:

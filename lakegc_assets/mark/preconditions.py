@@ -49,8 +49,8 @@ def overlap_error(target: Target, other: Repository) -> Refused:
 
 
 def refuse_another_repository(record: MarkRecord, target: Target) -> None:
-    today = (target.repository.id, target.repository.created, target.place.namespace.uri)
-    if today != (record.repository, record.repository_created, record.namespace):
+    current = (target.repository.id, target.repository.created, target.place.namespace.uri)
+    if current != (record.repository, record.repository_created, record.namespace):
         raise Refused(
             f"mark {record.mark_id} was made for a different repository than the current {target.repository.id} "
             f"(created {target.repository.created:%Y-%m-%d %H:%M:%S} in {target.place.namespace.uri}). Make a new "

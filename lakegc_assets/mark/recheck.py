@@ -38,7 +38,7 @@ def look_up(run: MarkRun, notes: StepNotes, objects: ObjectsToDecide, chain: Mar
 
 
 def live_at_the_end(run: MarkRun, notes: StepNotes) -> list[Dataset]:
-    """The addresses that are staged now, and those of commits that were not retained before (ADDRESSES, with
+    """Write the addresses that are staged now, and those of commits that were not retained before (ADDRESSES, with
     duplicates)."""
     run.log_message("reading once more: staged addresses, branch heads, new commits")
     return [*addresses_staged_now(run, notes), *addresses_of_new_commits(run, notes)]
@@ -52,9 +52,9 @@ def addresses_staged_now(run: MarkRun, notes: StepNotes) -> list[Dataset]:
 
 
 def addresses_of_new_commits(run: MarkRun, notes: StepNotes) -> list[Dataset]:
-    """The addresses of commits that were not retained when commits were read but are now: heads, tags on hold, and
-    every commit made since then. A new commit that is no longer on any branch is live, too, like any young commit.
-    Usually empty."""
+    """Write the addresses of commits that were not retained when commits were read but are now: heads, commits of tags
+    covered by a hold, and every commit made since then, even if it is no longer on a branch, because young commits are
+    live. Usually there are none, and nothing is written."""
     repository, verdicts = run.partition.repository, run.rows("retained_commits", COMMIT_VERDICTS)
     retained = {row["commit_id"] for row in verdicts if row["retained"]}
     new = sorted({*run.lakefs.branches(repository).values(), *holds_in_force.newly_tagged_commits(run)} - retained)
@@ -77,7 +77,8 @@ def addresses_of_new_commits(run: MarkRun, notes: StepNotes) -> list[Dataset]:
 
 
 def commits_since(run: MarkRun, *, known: Collection[str]) -> list[Commit]:
-    """The commits that were unknown when commits were read, if the graph can be read."""
+    """The commits that were unknown when commits were read; empty if the graph couldn't be read then. Raises `Refused`
+    if it can no longer be read."""
     if not run.mark.record.step("retained_commits").facts["graph"]:
         return []
     dumped = dumped_graph(run)

@@ -206,8 +206,8 @@ class PathsToProbe:
         return [filtered(self.paths, lambda batch: sizes.contains(batch.column("size")), PATHS_TO_PROBE)]
 
     def _new_heads(self) -> list[Row]:
-        """The current heads (HEADS) that were not seen yet. The first call also includes those that the mark
-        recorded."""
+        """The current heads (HEADS) that are not in `heads` yet; adds them to it. The first call also includes those
+        that the mark recorded."""
         run, repository = self.run, self.run.partition.repository
         new = [] if self.heads else run.rows("retained_commits", HEADS, HEADS_PART)
         known = [*self.heads, *new]
@@ -277,7 +277,7 @@ def may_contain_size(
 
 
 def in_path_order(run: MarkRun, paths: Rows, count: int) -> Rows:
-    """The `count` paths in their order, divided among at most two tasks per core."""
+    """The `count` paths, sorted by repository, branch and path, and divided among tasks."""
     order = PATHS_TO_PROBE.names[:3]
     if isinstance(paths, Tasks):
         return tasks_from_rows(run.spark, paths.table, batch_size=MIN_PATHS_PER_TASK, order_by=order)

@@ -76,7 +76,8 @@ def decide_commits(run: MarkRun) -> None:
             "all_ranges": all_ranges,
             "holds": [hold.id for hold in holds],
         }
-        also = f", {notes.facts['on_hold']:,} more are on hold" if notes.facts["on_hold"] else ""
+        on_hold_count = notes.facts["on_hold"]
+        also = f", and {on_hold_count:,} more {'is' if on_hold_count == 1 else 'are'} on hold" if on_hold_count else ""
         run.log_message(f"{notes.facts['retained']:,} of {len(verdicts):,} commits are retained{also}")
 
 
@@ -109,9 +110,9 @@ def dumped_graph(run: MarkRun) -> Graph | None:
 def refuse_without_graph(run: MarkRun, dumped: Graph | None) -> None:
     if dumped is None and run.mark.record.scope is Scope.COMMITTED:
         raise Refused(
-            f"the scope 'committed' needs the commit graph of {run.partition.repository}, since only it has expired "
-            "commits, but these credentials have no permission to dump references. Allow fs:ListBranches, fs:ListTags "
-            "and fs:ListCommits, or use the scope 'unified'."
+            f"the scope 'committed' needs the commit graph of {run.partition.repository}, since only the graph "
+            "contains expired commits, but these credentials have no permission to dump references. Allow "
+            "fs:ListBranches, fs:ListTags and fs:ListCommits, or use the scope 'unified'."
         )
 
 
@@ -122,7 +123,7 @@ def verified_table(run: MarkRun, table_id: str) -> bytes:
 
 
 def verified_commit(commit: Commit) -> Commit:
-    """The commit itself. Raises `DamagedData` if it doesn't match its id (formats §3)."""
+    """The commit itself. Raises `DamagedData` if its version is unknown or it doesn't match its id (formats §3)."""
     if commit.version not in KNOWN_VERSIONS:
         raise DamagedData(
             f"commit {commit.id} has version {commit.version}, which this version of lakegc doesn't support. Update "
@@ -137,8 +138,8 @@ def verified_commit(commit: Commit) -> Commit:
 
 
 def complete_graph(run: MarkRun, dumped: Graph | None, named: set[str]) -> Graph:
-    """The dumped graph, completed with the named commits (heads, tags on hold, and those that the server lists as
-    retained) and with all ancestors that the dump lacks.
+    """The dumped graph, completed with the named commits (heads, commits of tags covered by a hold, and those that the
+    server lists as retained) and with all ancestors that the dump lacks.
 
     Without a dump, the graph has only the named commits and their ancestors. Dangling commits are then retained only if
     the server lists them. The rule still decides on their ancestors, since the server's list can lack those (formats
@@ -170,7 +171,10 @@ def unknown_ancestors(lakefs: LakeFS, repository: str, known: Graph, starts: Ite
 
 
 def server_list(run: MarkRun) -> list[tuple[str, str]] | None:
-    """The commits that the server retains, with their metaranges; None for a repository without rules."""
+    """The commits that the server retains, with their metaranges; None for a repository without rules.
+
+    Raises `Refused` if rules were set or removed since the mark began, `DamagedData` if the list is missing or empty.
+    """
     location = run.lakefs.prepare_commits(run.partition.repository)
     rules = run.mark.record.rules
     if (location is None) != (rules is None):

@@ -76,7 +76,7 @@ def noted_rows(place: Place, dataset: Dataset, columns: tuple[str, ...]) -> Iter
 
 def note_on(table_id: str, entries: pa.RecordBatch | None) -> pa.RecordBatch:
     """The note on a verified table (TABLE_NOTES, one row): a range with these entries (NOTED_COLUMNS), or None for
-    another table, which has neither addresses nor sizes."""
+    any other kind of table, which has neither addresses nor sizes."""
     folders: pa.Array | None = pa.array([], pa.string())
     sizes: pa.Array | None = pa.array([], pa.int64())
     if entries is not None:

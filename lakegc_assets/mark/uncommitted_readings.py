@@ -88,7 +88,7 @@ NO_LIST = UncommittedLists("", {}, 0)
 
 
 def list_staged(run: MarkRun) -> UncommittedLists:
-    """The server's list, or NO_LIST if the server gave up because a branch was deleted meanwhile."""
+    """The server's list, or NO_LIST if the server gave up because a branch was deleted during its scan."""
     try:
         return run.lakefs.prepare_uncommitted(run.partition.repository)
     except Interrupted:
@@ -96,7 +96,8 @@ def list_staged(run: MarkRun) -> UncommittedLists:
 
 
 def read_lists(run: MarkRun, lists: UncommittedLists, folder: str) -> tuple[Dataset, TaskReport]:
-    """Read all files of these lists. Raises `DamagedData` if there are fewer files than pages that reported one."""
+    """Write the addresses inside the namespace that the files of these lists contain. Raises `DamagedData` if there are
+    fewer files than pages that reported one."""
     keys = [key for location, files in lists.files_by_location.items() for key in reported_files(run, location, files)]
     place = run.place
     if not keys:
@@ -124,7 +125,8 @@ def why_list_again(lists: UncommittedLists, changed: Dataset) -> str:
 
 
 def reported_files(run: MarkRun, location: str, announced: int) -> list[str]:
-    """The keys of the files at a reported location, at least as many as were reported (invariant 3)."""
+    """The keys of the files at a reported location. Raises `DamagedData` if there are fewer than announced (invariant
+    3)."""
     folder = run.place.namespace.key(location).rstrip("/") + "/"
     keys = [file.key for page in run.store.pages(folder) for file in page.objects]
     if len(keys) < announced:
@@ -141,7 +143,7 @@ def reported_files(run: MarkRun, location: str, announced: int) -> list[str]:
 
 
 def addresses_at_changed_paths(run: MarkRun, folder: str) -> tuple[Dataset, TaskReport]:
-    """The addresses inside the namespace that branches serve at every path of their uncommitted diffs."""
+    """Write the addresses inside the namespace that branches serve at the paths of their uncommitted diffs."""
     branches = sorted(run.lakefs.branches(run.partition.repository))
     namespace, lakefs, repository = run.place.namespace, run.lakefs, run.partition.repository
 
@@ -163,7 +165,8 @@ def addresses_at_changed_paths(run: MarkRun, folder: str) -> tuple[Dataset, Task
 
 
 def staged_addresses(lakefs: LakeFS, repository: str, branch: str) -> Iterator[str]:
-    """The physical addresses at the added and changed paths of a branch; none if it was deleted meanwhile.
+    """Yield the physical addresses at the added and changed paths of a branch. Stops if the branch was deleted. If it
+    was created again, starts over, and raises `NotFound` after MAX_TRIES such tries.
 
     Raises `Unavailable` if the diff can't be read to its end.
     """

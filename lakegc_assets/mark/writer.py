@@ -43,7 +43,7 @@ def write_mark(
         known = best(rows[ATTRIBUTED])
         unreferenced = garbage.in_scope(garbage.unreferenced(rows[STATUS]), known["address"], scope)
         decided = keep_reasons.decided(unreferenced, reasons, rows)
-        for reason, count in keep_reasons.kept_by(decided).items():
+        for reason, count in keep_reasons.kept_counts(decided).items():
             report.count_for(reason, kept=count)
         on_hold = keep_reasons.kept(decided, HOLD).rename_columns({"found": "hold"})
         addresses_on_hold.count_by_hold(on_hold, report)

@@ -121,8 +121,8 @@ def share(measured: Measured, limits: BrakeLimits) -> Brake:
     """Trips if too large a share of the repository is expired, by objects or by bytes."""
     first = measured.previous is None and not measured.unreadable
     bound = limits.first_share if first else limits.share
-    by_objects = part(measured.counts["expired"], measured.counts["candidates"])
-    by_bytes = part(measured.counts["expired_bytes"], measured.counts["candidate_bytes"])
+    by_objects = ratio(measured.counts["expired"], measured.counts["candidates"])
+    by_bytes = ratio(measured.counts["expired_bytes"], measured.counts["candidate_bytes"])
     highest = max(by_objects, by_bytes)
     found_now = f"{100 * by_objects:.1f} % of all objects and {100 * by_bytes:.1f} % of all bytes are expired"
     allowed = f"at most {100 * bound:g} % are allowed{' in the first mark of a repository' if first else ''}"
@@ -145,7 +145,7 @@ def jump(measured: Measured, limits: BrakeLimits) -> Brake:
     """Trips if many more objects or bytes are expired than in the previous mark. Small sets are exempt."""
     if measured.previous is None:
         return uncompared("jump", measured, limits.jump)
-    times = max(part(measured.counts[name], max(measured.previous[name], 1)) for name in ("expired", "expired_bytes"))
+    times = max(ratio(measured.counts[name], max(measured.previous[name], 1)) for name in ("expired", "expired_bytes"))
     objects, before = measured.counts["expired"], measured.previous["expired"]
     against = (
         f"{times:,.1f} times as many as in mark {measured.previous_id} ({plural(before, 'object')})"
@@ -168,7 +168,7 @@ def live(measured: Measured, limits: BrakeLimits) -> Brake:
         )
     if measured.previous is None:
         return uncompared("live", measured, limits.live)
-    share = remaining(now, measured.previous["live"])
+    share = remaining_share(now, measured.previous["live"])
     before = measured.previous["live"]
     against = f"{100 * share:.1f} % of the {before:,} in" if before else "and there were none in"
     why = f"{there_are(now, 'live address', 'live addresses')}, {against} mark {measured.previous_id}"
@@ -182,12 +182,12 @@ def listing(measured: Measured, limits: BrakeLimits) -> Brake:
     if measured.previous is None:
         return uncompared("listing", measured, limits.listing)
     expected = max(measured.previous["candidates"] - measured.previous["expired"], 0)
-    share = remaining(measured.counts["candidates"], expected)
+    share = remaining_share(measured.counts["candidates"], expected)
     listed = there_are(measured.counts["candidates"], "listed object")
     against = (
-        f"{100 * share:.1f} % of the {expected:,} that mark {measured.previous_id} would leave"
+        f"{100 * share:.1f} % of the {expected:,} that a sweep of mark {measured.previous_id} would leave"
         if expected
-        else f"and mark {measured.previous_id} would leave none"
+        else f"and a sweep of mark {measured.previous_id} would leave none"
     )
     why = f"{listed}, {against}; at least {100 * limits.listing:g} % are expected"
     return Brake("listing", share < limits.listing, share, limits.listing, why)
@@ -246,9 +246,9 @@ def there_are(count: int, thing: str, things: str = "") -> str:
     return f"there {'is' if count == 1 else 'are'} {plural(count, thing, things)}"
 
 
-def part(some: int, whole: int) -> float:
+def ratio(some: int, whole: int) -> float:
     return some / whole if whole else float(some > 0)
 
 
-def remaining(now: int, before: int) -> float:
+def remaining_share(now: int, before: int) -> float:
     return now / before if before else 1.0

@@ -69,10 +69,9 @@ def reference_status(
 ) -> tuple[pa.Table, dict[str, int]]:
     """The status of some addresses (REFERENCE_STATUS), and counts and bytes for the review.
 
-    `rows` has all rows of these addresses: STORED_OBJECTS under `stored`, and a column `address` of addresses that are
-    `committed`, that count as committed only if they are stored (`maybe_gone`), and that are `uncommitted`. `cutoff` is
-    a time by the store's clock. `grain` is the resolution of the store's times: with whole seconds, the true time may
-    be almost a second later.
+    `rows` has all rows of these addresses: `stored` (STORED_OBJECTS), and with just a column `address`, `committed`,
+    `maybe_gone` (committed only if stored) and `uncommitted`. `cutoff` is a time by the store's clock. `grain` is the
+    resolution of the store's times: with whole seconds, the true time may be almost a second later.
     """
     stored = youngest_listing(rows[STORED])
     addresses = stored["address"]
@@ -212,11 +211,11 @@ def in_scope(objects: pa.Table, attributed: pa.ChunkedArray, scope: Scope) -> pa
 # --- rows of DataFrames ---------------------------------------------------------------------------------------
 
 
-def without_addresses_in(live: DataFrame) -> Callable[[DataFrame], DataFrame]:
-    """Drop the rows whose address is live."""
-    return lambda df: df.join(live.select("address"), "address", "left_anti")
+def without_addresses_in(addresses: DataFrame) -> Callable[[DataFrame], DataFrame]:
+    """A transformation that drops the rows whose address is one of these."""
+    return lambda df: df.join(addresses.select("address"), "address", "left_anti")
 
 
 def with_addresses_in(addresses: DataFrame) -> Callable[[DataFrame], DataFrame]:
-    """Keep the rows whose address is one of these."""
+    """A transformation that keeps only the rows whose address is one of these."""
     return lambda df: df.join(addresses.select("address"), "address", "left_semi")

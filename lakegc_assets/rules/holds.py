@@ -105,8 +105,8 @@ def ancestors(commits: Mapping[str, Commit], starts: Iterable[str]) -> set[str]:
 def _retained_longer(
     hold: BranchHold, commits: Mapping[str, Commit], references: References, rules: Rules | None, now: datetime
 ) -> set[str]:
-    """The commits that would be retained if the hold's branches had at least its days. Empty without rules, because
-    nothing expires then."""
+    """The commits that would be retained if the rule of every branch that matches the hold had at least `min_days`.
+    Empty without rules, because nothing expires then."""
     if rules is None:
         return set()
     retained: set[str] = set()

@@ -37,7 +37,7 @@ NO_BASE: Basis = {**FULL_MARK, "why": "there is no finished mark"}
 
 
 def slice_opened_at(name: str) -> datetime | None:
-    """When a slice was opened, according to its name (formats §1); None for a name that isn't that of a slice."""
+    """When a slice was opened, according to its name (formats §1); None if it isn't the name of a slice."""
     if len(name) != _XID or name != name.lower():
         return None
     try:

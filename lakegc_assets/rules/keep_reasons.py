@@ -80,8 +80,8 @@ def kept(decided_objects: pa.Table, reason: KeepReason | None = None) -> pa.Tabl
     return decided_objects.filter(pc.is_valid(by) if reason is None else pc.equal(by, reason.name))
 
 
-def kept_by(decided_objects: pa.Table) -> dict[str, int]:
-    """How many objects each reason keeps, by its name."""
+def kept_counts(decided_objects: pa.Table) -> dict[str, int]:
+    """How many objects each reason keeps, by the reason's name."""
     counted = pc.value_counts(decided_objects[_KEPT_BY].drop_null())
     return {entry["values"]: entry["counts"] for entry in counted.to_pylist()}
 
@@ -104,7 +104,7 @@ INCONCLUSIVE_SIZES = pa.schema([SERVED.field("size"), SERVED.field("unclear")])
 
 
 def among(name: str) -> Attribution:
-    """Keep the objects at these addresses (column address, possibly with duplicates)."""
+    """Keep the objects at the addresses in this input (column address, possibly with duplicates)."""
 
     def attribution(objects: pa.Table, rows: Mapping[str, pa.Table]) -> Column:
         is_among = pc.is_in(objects["address"], value_set=rows[name]["address"])
@@ -134,7 +134,7 @@ def served(name: str, inconclusive: pa.Table) -> Attribution:
 
 
 def inconclusive_sizes(probed: pa.Table) -> pa.Table:
-    """The sizes of these probes (columns size and unclear) that have no clear result (INCONCLUSIVE_SIZES)."""
+    """The sizes for which one of these probes (columns size and unclear) has no clear result (INCONCLUSIVE_SIZES)."""
     unclear = probed.filter(pc.is_valid(probed["unclear"])).select(INCONCLUSIVE_SIZES.names)
     by_size = unclear.group_by("size", use_threads=False).aggregate([("unclear", "min")])
     return by_size.select(["size", "unclear_min"]).rename_columns(INCONCLUSIVE_SIZES.names).cast(INCONCLUSIVE_SIZES)

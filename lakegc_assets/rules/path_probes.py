@@ -19,8 +19,8 @@ BATCH_ROWS = 100_000
 
 
 class SizeSet:
-    """Distinct sizes of objects, sorted: a hash table of millions of sizes would take longer to build than a range to
-    read."""
+    """Distinct sizes of objects, sorted: building a hash table of millions of sizes would take longer than reading a
+    range."""
 
     def __init__(self, sizes: pa.Array) -> None:
         self._sorted = np.unique(sizes.cast(pa.int64()).to_numpy(zero_copy_only=False))

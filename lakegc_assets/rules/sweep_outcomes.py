@@ -28,8 +28,7 @@ def latest(receipts: pa.Table) -> pa.Table:
     """The receipt of the last round for each address.
 
     Within a round, receipts of what a task did take precedence over those of what it found, and later ones over earlier
-    ones:
-    a second attempt of a task finds objects already gone, which must not hide that the first one deleted them.
+    ones: a second attempt of a task finds objects already gone, which must not hide that the first one deleted them.
     """
     order = [("address", "ascending"), ("round", "descending"), ("done", "descending"), ("at", "descending")]
     done = is_one_of(receipts["outcome"], DONE).cast(pa.int8())
@@ -38,8 +37,8 @@ def latest(receipts: pa.Table) -> pa.Table:
 
 
 def pending(approved: pa.Table, receipts: pa.Table, intents: pa.Table, *, since: int) -> pa.Table:
-    """Approved objects (APPROVED) that have no outcome, or that failed before round `since`, the first of this attempt
-    (PENDING). `intended` is whether a round recorded the intent to delete the object (`intents`, column address)."""
+    """The approved objects (as PENDING) that have no outcome, or that failed before round `since`, the first of this
+    attempt. `intended` is whether a round recorded the intent to delete the object (`intents`, column address)."""
     last = latest(receipts)
     is_final = pc.or_(pc.not_equal(last["outcome"], Outcome.FAILED.value), pc.greater_equal(last["round"], since))
     unfinished = without_addresses_in(approved.select(APPROVED.names), last.filter(is_final))

@@ -63,7 +63,8 @@ def have_no_size_in(sizes: pa.Array, wanted: SizeSet) -> pa.Array:
 
 
 def _without_values(lists: pa.Array, is_value: pa.Array) -> pa.Array:
-    """Whether no value of each list is selected by `is_value` (for all values of all lists); false for a null."""
+    """For each list, whether `is_value` (one flag for each value of all lists) selects none of its values; false for a
+    null."""
     with_value = pc.unique(pc.list_parent_indices(lists).filter(is_value))
     rows = pa.array(range(len(lists)), pa.int64())
     return pc.and_(pc.is_valid(lists), pc.invert(pc.is_in(rows, value_set=with_value.cast(pa.int64()))))

@@ -175,7 +175,7 @@ class SweepRun:
     def foreign_addresses(self, foreign: ForeignMark) -> pa.Table:
         """The distinct addresses in a foreign mark's files (ADDRESSES), verified against the approval.
 
-        Raises `Refused` for an address that must never be deleted.
+        Raises `Refused` if the files have changed since, or contain an address that must never be deleted.
         """
         files = foreign_files(self.target, foreign.mark)  # the same bytes are verified and used
         if files.digest != foreign.approval.digest:

@@ -83,8 +83,8 @@ def refuse_rounds_without_progress(run: SweepRun, rounds: int) -> None:
         raise Refused(
             f"mark {run.mark.record.mark_id} of {run.partition.repository} was re-verified {rounds} times in a row, "
             "and each time the repository changed before anything could be deleted (changed retention rules or "
-            "holds, new tags on hold, or too many new commits). Run the same command again when fewer changes are "
-            "expected.",
+            "holds, new tags covered by a hold, or too many new commits). Run the same command again when fewer "
+            "changes are expected.",
             invariant=1,
         )
 
@@ -269,7 +269,7 @@ def reporting_progress(
     started = time.monotonic()
 
     def progress() -> str:
-        done = receipts.finished_rows(number)
+        done = receipts.finished_count(number)
         seconds = time.monotonic() - started
         rate = done / seconds
         time_left = f", {duration(timedelta(seconds=(rows - done) / rate))} left" if done else ""

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 
 def begin(target: Target, foreign: ReferenceMark, approval: Approval) -> Mark:
-    """The record for a sweep of an approved foreign mark: a new one, or the one that an interrupted sweep left."""
+    """The record for a sweep of an approved foreign mark: a new one, or the one that an interrupted sweep left.
+    Raises `Refused` if the mark's files have changed since its approval."""
     files = foreign_files(target, foreign)
     if files.digest != approval.digest:
         raise Refused(

@@ -250,7 +250,8 @@ class HeadWatch:
         self.permit.exclude(keys)
 
     def _list_heads(self) -> None:
-        """Keep the objects of newly retained commits, in ranges that were not read before. Raises `TooMuchChanged`."""
+        """List the heads, and keep the objects of newly retained commits, in ranges that were not read before. Raises
+        `TooMuchChanged`."""
         branches = self.lakefs.branches(self.repository)
         if self.newly_retained is None:
             return

@@ -49,7 +49,7 @@ def sweep_result(place: Place, report: Report) -> dg.MaterializeResult[Any]:
 
 
 def space_freed(report: Report) -> dict[str, str]:
-    """How much space was freed, or is still taken by quarantine, and how to undo that."""
+    """What deleting does to the space in this store, and how to purge or restore what is still in quarantine."""
     metadata = {}
     if report.objects.get(Outcome.DELETED.value):
         metadata["deleting"] = report.deleting

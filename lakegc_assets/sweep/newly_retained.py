@@ -9,7 +9,8 @@ default rule then applies to them.
 Commits that no branch reaches, such as those of a branch that was squashed into another one and deleted, appear in no
 listing of branches, only in a dump of all commits.
 
-Changed rules, changed holds and new tags on hold may retain any commit, so they are left to the next re-verification.
+Changed rules, changed holds and new tags covered by a hold may retain any commit, so they are left to the next
+re-verification.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ class NewlyRetained:
         return cls(run, set(retained), dict(run.decided.commits), run.decided.branches)
 
     def refuse_changes(self) -> None:
-        """Raise `TooMuchChanged` if the rules or holds have changed since the re-verification, or if a new tag is on
-        hold."""
+        """Raise `TooMuchChanged` if the rules or holds have changed since the re-verification, or if a hold covers a
+        new tag."""
         run, decided = self.run, self.run.decided
         assert decided is not None
         repository, record = run.partition.repository, run.mark.record
@@ -63,7 +64,7 @@ class NewlyRetained:
         if read_recorded_holds(run.place).sha256 != record.holds["sha256"]:
             raise TooMuchChanged(f"the holds of {repository} were changed")
         if tagged_commits(decided.holds, tags_for_holds(run, decided.holds) - decided.tags):
-            raise TooMuchChanged(f"a new tag of {repository} is on hold")
+            raise TooMuchChanged(f"a new tag of {repository} is covered by a hold")
 
     def commits(self, branches: Mapping[str, str]) -> set[str]:
         """The commits that these branches newly retain. Raises `TooMuchChanged` if there are too many."""
@@ -77,7 +78,8 @@ class NewlyRetained:
         return self._checked(newly_retained - self.retained, branch_names(changed))
 
     def commits_of(self, dumped: Graph) -> set[str]:
-        """The commits that are newly retained according to a dump of all commits, with the branches last decided on."""
+        """The commits that are newly retained according to a dump of all commits, with the branches last decided on.
+        Adds the new commits of the dump to the graph. Raises `TooMuchChanged` if too many are newly retained."""
         new = dumped.keys() - self.graph.keys()
         self.graph |= {commit_id: dumped[commit_id] for commit_id in new}
         self._since |= new
@@ -112,7 +114,7 @@ class NewlyRetained:
 
     def _only_moved_forward(self, changed: Sequence[str], branches: Mapping[str, str]) -> bool:
         """Whether these branches can't newly retain older commits: each moved forward on its main line by new
-        commits, or was deleted and its rule had at least the default days. There must be no other new commits."""
+        commits, or was deleted and its rule had at least the default days; and there are no other new commits."""
         rules, forward = self.run.mark.record.rules, set[str]()
         for branch in changed:
             old_head, commit_id = self.branches.get(branch), branches.get(branch)

@@ -97,7 +97,8 @@ def partition_and_target(marks: MarksResource, partition_key: str) -> tuple[Part
 
 
 def refuse_sweep_early(target: Target, mark_id: str, *, backup_to: str | None) -> None:
-    """Raise the error that a sweep would raise, reading only small records: the mark's state, approval and backup.
+    """Raise the error, if any, that a sweep would raise. Reads only small records: the mark's state, approval and
+    backup.
 
     The sweep verifies all of this again, as well as every file of the mark.
     """

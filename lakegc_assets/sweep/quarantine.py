@@ -46,9 +46,9 @@ class Quarantine:
         """The current state of the quarantined objects, without the count if all are in the same state; "" if
         nothing was quarantined."""
         counts = self._counts()
-        return counts[0][1] if len(counts) == 1 else self.counts()
+        return counts[0][1] if len(counts) == 1 else self.counts_in_words()
 
-    def counts(self) -> str:
+    def counts_in_words(self) -> str:
         """How many objects are in quarantine, undone and purged, for people; "" if nothing was quarantined."""
         return ", ".join(f"{count:,} {what}" for count, what in self._counts())
 

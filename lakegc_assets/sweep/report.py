@@ -168,7 +168,7 @@ def most_frequent_failures(outcomes: DataFrame) -> tuple[Refusal, ...]:
 def write_report(
     run: SweepRun, approved: Input, tally: Tally, closing: Reverification | None, started_at: datetime
 ) -> Report:
-    """Write each object's outcome (RECEIPTS), then `sweep.json`. Raises if an object has no outcome."""
+    """Write each object's outcome (RECEIPTS), then `sweep.json`. Raises `DamagedData` if an object has no outcome."""
 
     def reported(rows: GroupedRows, report: TaskReport) -> pa.Table:
         outcomes = sweep_outcomes.reported(rows[OBJECTS], rows[SWEEP_RECEIPTS], rows[UNDONE])

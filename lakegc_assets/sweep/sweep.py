@@ -60,7 +60,8 @@ def sweep(run: SweepRun) -> Report:
 
 
 def check_permissions(run: SweepRun) -> None:
-    """Write and delete one of lakegc's own keys. Raises `Forbidden`, or `Unavailable` if the failure is transient."""
+    """Write and delete one of lakegc's own keys. If the delete fails, raises `Forbidden`, or `Unavailable` for a
+    transient failure."""
     key, scheme = f"{run.receipts.folder}may-delete-{run.lease.token}", run.place.namespace.uri.partition("://")[0]
     run.store.write(key, b"")
     for failed in delete_own_files(run.store, [key]):

@@ -27,7 +27,7 @@ from lakegc_assets.sweep.head_watch import HeadWatch
 from lakegc_assets.sweep.quarantine import write_quarantine
 from lakegc_assets.sweep.report import read_report
 from lakegc_assets.sweep.reverify import reverify
-from spark_resources.deleting.quarantine import quarantine_key, stat_or_none
+from spark_resources.deleting.quarantine import key_in_quarantine, stat_or_none
 from spark_resources.deleting.receipts import Receipts
 from spark_resources.deleting.sweep_task import Action
 from spark_resources.errors import Refused
@@ -57,7 +57,7 @@ def undo(run: SweepRun) -> Tally:
     with run.persist, errors_from_executors():
         while True:
             with Persisted() as persist:
-                quarantined = in_quarantine(run, since, persist)
+                quarantined = quarantined_objects(run, since, persist)
                 if not quarantined.count:
                     write_quarantine(run)
                     return tally
@@ -77,7 +77,7 @@ def purge(run: SweepRun) -> Tally:
     Stray copies, whose originals were never deleted, are purged in the same way.
     """
     with run.persist, errors_from_executors():
-        tally = purge_objects(run, signed_in_quarantine, run.undone)
+        tally = purge_objects(run, purgeable_objects, run.undone)
         write_quarantine(run)
         freed = purge_objects(run, stray_copies, run.freed)
     failed = freed.objects.pop(Outcome.FAILED.value, 0)
@@ -136,20 +136,20 @@ def with_copies(run: SweepRun, objects: Grouped) -> Grouped:
     """The objects among these (PENDING) that have a copy in quarantine."""
     store, mark_id = run.store, run.mark.record.mark_id
     table = first_rows(objects.rows, ["address"], objects.count).select(PENDING.names).cast(PENDING)
-    keys = [quarantine_key(mark_id, key) for key in table["address"].to_pylist()]
+    keys = [key_in_quarantine(mark_id, key) for key in table["address"].to_pylist()]
     with ThreadPoolExecutor(CONCURRENT_STATS) as pool:
         exists = list(pool.map(lambda key: stat_or_none(store, key) is not None, keys))
     rows = table.filter(pa.array(exists, pa.bool_()))
     return Grouped(Tasks.of(run.spark, rows), len(rows), objects.report)
 
 
-def signed_in_quarantine(run: SweepRun, since: int, persist: Persisted) -> Grouped:
-    """The objects in quarantine (PENDING); if reports are signed, only those that the sweep's report lists: receipts,
-    which tasks write, aren't signed.
+def purgeable_objects(run: SweepRun, since: int, persist: Persisted) -> Grouped:
+    """The objects in quarantine (PENDING); if records are signed, only those that the sweep's report lists, because
+    receipts, which tasks write, aren't signed.
 
     Raises `Refused` if the sweep has not ended with a report.
     """
-    objects = in_quarantine(run, since, persist)
+    objects = quarantined_objects(run, since, persist)
     if run.place.seal is None:
         return objects
     report = read_report(run.place, run.mark.record.mark_id)
@@ -181,7 +181,7 @@ def write_begun(run: SweepRun) -> None:
     run.store.write(f"{run.undone.folder}{BEGUN_NAME}", record_bytes({"format": BEGUN_FORMAT}))
 
 
-def in_quarantine(run: SweepRun, since: int, persist: Persisted) -> Grouped:
+def quarantined_objects(run: SweepRun, since: int, persist: Persisted) -> Grouped:
     """The approved objects in quarantine according to receipts (PENDING), including those that failed in earlier
     runs."""
 

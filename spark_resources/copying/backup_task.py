@@ -128,7 +128,7 @@ def backup_rows(
         number = 0
         while (looked_up := lookups.result()) is not None:
             lookups = ahead.submit(task.next_lookups, pieces)
-            lines = list(pool.map(lambda one: task.line(*one), looked_up))
+            lines = list(pool.map(lambda one: task.process(*one), looked_up))
             write_lines(config, f"{partition:05d}-{attempt}-{number:05d}", lines, report)
             number += 1
 
@@ -164,7 +164,7 @@ class _Backup:
         rows = zip(chunk.to_pylist(), changes, strict=True)
         return [(row, _stored_object(current_by_address.get(row["address"])), change) for row, change in rows]
 
-    def line(self, row: Mapping[str, Any], current: StoredObject | None, change: str) -> LogLine:
+    def process(self, row: Mapping[str, Any], current: StoredObject | None, change: str) -> LogLine:
         """Process one object and return its line; failures are recorded, not raised."""
         address = row["address"]
         if current is None:
@@ -202,7 +202,7 @@ def _stored_object(row: Mapping[str, Any] | None) -> StoredObject | None:
 
 
 def run_copy(work: Callable[[], LogLine], address: str, properties: Mapping[str, Any]) -> LogLine:
-    """Run a copy; returns its line, with the seconds that it took."""
+    """Run a copy; returns its line, with the seconds that it took. An error becomes the line's outcome and reason."""
     started = time.monotonic()
     outcome = CopyStatus.FAILED
     try:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from spark_resources.errors import DamagedData
 from spark_resources.model import RECEIPTS
 from spark_resources.spark.datasets import parquet_bytes
-from spark_resources.spark.task_logs import names, rows_of, table_of
+from spark_resources.spark.task_logs import name_pattern, rows_of, table_of
 from spark_resources.stores.base import folders_in
 from spark_resources.stores.place import Place
 
@@ -56,7 +56,7 @@ LOGGED = pa.schema(
     ]
 )
 NUMBERED = pa.schema([pa.field("run", pa.int32(), nullable=False), *LOGGED])
-_NAME = names(r"\d+")
+_NAME = name_pattern(r"\d+")
 
 
 @dataclass(frozen=True, slots=True)

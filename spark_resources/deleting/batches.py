@@ -3,7 +3,7 @@
 Deletes of users' objects have their own retry loop instead of the stores' retry policy: before each retry the keys pass
 every check of a first request, and the pace of the task is part of the wait. The store decides which failures are
 transient. Whatever made a request wait, its keys are looked up again unless their last lookup is recent. A lookup that
-was too slow is repeated with fewer keys, and the next lookups have no more; a single key whose lookup is too slow
+was too slow is repeated with fewer keys, which also limits the next lookups; a single key whose lookup is too slow
 several times is not deleted.
 """
 
@@ -111,7 +111,7 @@ class Sender:
 
     def _batches(self, keys: Sequence[str]) -> list[Sequence[str]]:
         """Batches of one request each. A key that can't be part of a batch is sent alone."""
-        size = self.pace.batch(self.store.capabilities.delete_batch)
+        size = self.pace.batch_size(self.store.capabilities.delete_batch)
         together: list[str] = []
         alone: list[str] = []
         for key in keys:

@@ -41,7 +41,7 @@ class Lookup:
     _slice_started: float = -float("inf")
     _slice: str | None = None
     _listed: pa.Table | None = field(default=None)
-    _objects: dict[str, int] = field(default_factory=dict)  # number by slice, from its last complete listing
+    _object_counts: dict[str, int] = field(default_factory=dict)  # by slice, from its last complete listing
 
     def look_up(self, wanted: pa.Table) -> pa.Table:
         """The objects (FOUND) that exist now at the wanted keys, and possibly others of the same slices.
@@ -77,7 +77,7 @@ class Lookup:
 
     def _is_faster_to_list(self, folder: str, keys: int) -> bool:
         """Whether listing the slice, page by page, should take less time than looking up this many of its keys."""
-        return folder in self._objects and (self._objects[folder] // PAGE + 1) * STATS_AT_ONCE <= keys
+        return folder in self._object_counts and (self._object_counts[folder] // PAGE + 1) * STATS_AT_ONCE <= keys
 
     def _must_list_slice(self, folder: str, keys: list[str]) -> bool:
         return folder == self._slice or (len(keys) > FEW and (folder in FLAT or not self.store.capabilities.byte_order))
@@ -101,7 +101,7 @@ class Lookup:
         listed = pa.Table.from_batches(
             [page.objects for _, page in pages_of_parts(self.store, [part], at_once=AT_ONCE_PER_SLICE)], schema=FOUND
         )
-        self._objects[folder] = len(listed)
+        self._object_counts[folder] = len(listed)
         return listed
 
     def _stat(self, key: str) -> StoredObject | None:
@@ -124,7 +124,7 @@ def _list_by_jumps(store: Store, folder: str, keys: Sequence[str]) -> Iterator[p
             yield hits
             idle = 0 if len(hits) else idle + 1
             if len(addresses):
-                position = _first_after(keys, position, addresses[-1].as_py())
+                position = _position_after(keys, position, addresses[-1].as_py())
             if position == len(keys) or (
                 position > first_position and idle >= IDLE_PAGES and _is_ahead(page, keys[position])
             ):
@@ -133,7 +133,7 @@ def _list_by_jumps(store: Store, folder: str, keys: Sequence[str]) -> Iterator[p
             return  # the folder ended
 
 
-def _first_after(keys: Sequence[str], position: int, last: str) -> int:
+def _position_after(keys: Sequence[str], position: int, last: str) -> int:
     """The position of the first key, from this one on, that sorts after the last key of a page."""
     return bisect_right(keys, last.encode(), lo=position, key=str.encode)
 
@@ -141,8 +141,8 @@ def _first_after(keys: Sequence[str], position: int, last: str) -> int:
 def _just_before(key: str) -> str:
     """A key that sorts shortly before the given one, for a listing to start after.
 
-    It ends before the first character that XML can't carry: stores echo it in their responses, and some don't escape
-    it.
+    It ends before the first character that XML can't carry: stores echo the key in their responses, and some don't
+    escape such a character.
     """
     return xml_safe_prefix(key[:-1])
 

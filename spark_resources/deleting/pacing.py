@@ -54,7 +54,7 @@ class Pace:
     def __post_init__(self) -> None:
         self._overall = _Bucket(self._ceiling(0.0))
 
-    def batch(self, largest: int) -> int:
+    def batch_size(self, largest: int) -> int:
         """The number of keys to send in one request: at most half a second's worth, so that a ceiling isn't
         exceeded."""
         return max(1, min(largest, int(self._ceiling(0.0) / 2)))

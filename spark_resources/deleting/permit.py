@@ -90,9 +90,9 @@ class PermitIssuer:
         return bool(self._issued.stopped)
 
     def give(self, until: datetime) -> None:
-        """Permit deletes until then, by the store's clock. Does nothing once the round is stopped.
+        """Permit deletes until this time by the store's clock. Does nothing once the round is stopped.
 
-        First writes the addresses that `exclude` could not write. Raises, without a permit, if that fails again.
+        First writes addresses that `exclude` could not write. If that fails again, raises without renewing the permit.
         """
         with self._lock:
             if not self.is_stopped:
@@ -204,7 +204,10 @@ def _read_permit_file(store: Store, key: str) -> bytes:
     try:
         return store.read(key)
     except NotFound as error:
-        raise Refused(f"{key} in {store.where} is gone, and with it the permission to delete", invariant=1) from error
+        raise Refused(
+            f"{key} in {store.where} is gone, so nothing more is deleted in this round. Run the same command again.",
+            invariant=1,
+        ) from error
 
 
 def _addresses(store: Store, key: str, sha256: str) -> list[str]:

@@ -21,7 +21,7 @@ QUARANTINE_ROOT = GC_ROOT + "quarantine/"
 COPIES_AT_ONCE = 16
 
 
-def quarantine_key(mark_id: str, address: str) -> str:
+def key_in_quarantine(mark_id: str, address: str) -> str:
     return f"{QUARANTINE_ROOT}{check_mark_id(mark_id)}/{address}"
 
 
@@ -115,8 +115,8 @@ def quarantine_keys(sender: Sender, store: Store, keys: Sequence[str], prefix: s
     purge. `store` is the sender's store, but with retries.
     """
 
-    def copied_to_quarantine(key: str) -> DeleteResult:
-        target = quarantine_key(mark_id, key)
+    def copy_to_quarantine(key: str) -> DeleteResult:
+        target = key_in_quarantine(mark_id, key)
         try:
             copy_verified(store, key, target)
         except Differs:
@@ -128,11 +128,11 @@ def quarantine_keys(sender: Sender, store: Store, keys: Sequence[str], prefix: s
             raise
         return DeleteResult(key, Deletion.DELETED)
 
-    results, not_begun = each_in_threads(sender, keys, prefix, copied_to_quarantine)
+    results, unprocessed = each_in_threads(sender, keys, prefix, copy_to_quarantine)
     succeeded = [result.key for result in results if result.deletion is Deletion.DELETED]
     failed = [SendResult(result.key, result, 1) for result in results if result.deletion is Deletion.FAILED]
     sent, _ = sender.send(succeeded, prefix)
-    return [*sent, *failed, *(SendResult(key, None, 0) for key in not_begun)]
+    return [*sent, *failed, *(SendResult(key, None, 0) for key in unprocessed)]
 
 
 # --- restore --------------------------------------------------------------------------------------------------------
@@ -145,28 +145,30 @@ def restore_keys(sender: Sender, store: Store, sizes: Mapping[str, int | None], 
     retries.
     """
 
-    def restored(key: str) -> DeleteResult:
+    def restore(key: str) -> DeleteResult:
         return restore_key(store, key, sizes[key], mark_id)
 
-    results, not_begun = each_in_threads(sender, list(sizes), "", restored)
+    results, unprocessed = each_in_threads(sender, list(sizes), "", restore)
     succeeded = {
-        quarantine_key(mark_id, result.key): result for result in results if result.deletion is Deletion.DELETED
+        key_in_quarantine(mark_id, result.key): result for result in results if result.deletion is Deletion.DELETED
     }
     removed, _ = sender.send(list(succeeded), "")
     # a copy that couldn't be removed is harmless: the object itself is restored
     return [
         *(SendResult(succeeded[result.key].key, succeeded[result.key], max(1, result.attempts)) for result in removed),
         *(SendResult(result.key, result, 1) for result in results if result.deletion is not Deletion.DELETED),
-        *(SendResult(key, None, 0) for key in not_begun),
+        *(SendResult(key, None, 0) for key in unprocessed),
     ]
 
 
 def restore_key(store: Store, key: str, size: int | None, mark_id: str) -> DeleteResult:
-    """Restore one object to its original key; `ALREADY_GONE` if it was already restored and its copy removed.
+    """Restore one object to its original key, without deleting its quarantined copy.
 
-    Nothing is overwritten if the store supports conditional copies: see `Streams.copy`.
+    The result is `ALREADY_GONE` if an earlier call restored it and the copy is deleted, and `FAILED` if there is no
+    matching copy or another object is at the key. Nothing is overwritten if the store supports conditional copies: see
+    `Streams.copy`.
     """
-    in_quarantine = quarantine_key(mark_id, key)
+    in_quarantine = key_in_quarantine(mark_id, key)
     copy = stat_or_none(store, in_quarantine)
     original = stat_or_none(store, key)  # looked up last, for stores that ignore the condition
     if copy is None:
@@ -204,7 +206,7 @@ def restore_key(store: Store, key: str, size: int | None, mark_id: str) -> Delet
 
 def purge_keys(sender: Sender, keys: Sequence[str], mark_id: str) -> list[SendResult]:
     """Delete the quarantined copies of these keys for good, except for keys that have become live."""
-    in_quarantine, became_live = {quarantine_key(mark_id, key): key for key in keys}, sender.became_live
+    in_quarantine, became_live = {key_in_quarantine(mark_id, key): key for key in keys}, sender.became_live
     sender.became_live = lambda key: became_live(in_quarantine.get(key, key))  # the permit names original keys
     try:
         sent, _ = sender.send(list(in_quarantine), "")

@@ -22,13 +22,13 @@ from spark_resources.errors import DamagedData
 from spark_resources.model import RECEIPTS, Outcome
 from spark_resources.spark.arrow_shuffle import InputFile
 from spark_resources.spark.datasets import parquet_bytes
-from spark_resources.spark.task_logs import names, table_of
+from spark_resources.spark.task_logs import name_pattern, table_of
 from spark_resources.stores.base import Store
 from spark_resources.stores.place import Place
 
 INTENTS = pa.schema([pa.field("address", pa.string(), nullable=False)])
 NUMBERED = pa.schema([pa.field("round", pa.int32(), nullable=False), *RECEIPTS])
-_NAME = names("intent|receipt")
+_NAME = name_pattern("intent|receipt")
 
 
 Column: TypeAlias = pa.Array | pa.ChunkedArray
@@ -70,15 +70,15 @@ class Receipts:
         return self.place.store()
 
     def keys(self, kind: str, below: str = "") -> Iterator[str]:
-        """The keys of all intent files or all receipt files, of all rounds or below a given name."""
+        """The keys of all intent files or all receipt files whose path in the folder starts with `below`."""
         for page in self.store.pages(self.folder + below):
             for listed in page.objects:
                 name = _NAME.search(listed.key)
                 if name is not None and name.group(4) == kind:
                     yield listed.key
 
-    def finished_rows(self, round_number: int) -> int:
-        """The number of rows with a receipt of this round, by the names of its files. For progress output."""
+    def finished_count(self, round_number: int) -> int:
+        """The number of rows with a receipt from a task of this round, by file names alone. For progress output."""
         names = (_NAME.search(key) for key in self.keys("receipt", f"{round_number:04d}/"))
         return sum(int(name.group(3)) for name in names if name is not None and name.group(2)[0].isdigit())
 
@@ -104,7 +104,7 @@ class Receipts:
 
     def files(self, kind: str) -> list[InputFile]:
         """All files of receipts (NUMBERED) or of intents (INTENTS), as inputs of a shuffle."""
-        return [InputFile(_rows_in(key), partial(self._numbered, key)) for key in self.keys(kind)]
+        return [InputFile(_row_count_of(key), partial(self._numbered, key)) for key in self.keys(kind)]
 
     def _numbered(self, key: str) -> pa.Table:
         table = self.read(key)
@@ -114,7 +114,7 @@ class Receipts:
         return table.add_column(0, NUMBERED.field("round"), pa.repeat(run, len(table)))
 
 
-def _rows_in(key: str) -> int:
+def _row_count_of(key: str) -> int:
     name = _NAME.search(key)
-    assert name is not None, "one of `keys`"
+    assert name is not None, "not one of `keys`"
     return int(name.group(3))

@@ -37,7 +37,13 @@ from spark_resources.deleting.batches import (
 from spark_resources.deleting.lookup import Lookup
 from spark_resources.deleting.pacing import Pace
 from spark_resources.deleting.permit import PermitWatch
-from spark_resources.deleting.quarantine import purge_keys, quarantine_key, quarantine_keys, restore_keys, stat_or_none
+from spark_resources.deleting.quarantine import (
+    key_in_quarantine,
+    purge_keys,
+    quarantine_keys,
+    restore_keys,
+    stat_or_none,
+)
 from spark_resources.deleting.receipts import Receipts, receipt_rows
 from spark_resources.errors import Refused
 from spark_resources.mark_store.lease import REREAD_INTERVAL_S, LeaseWatch, boottime_s
@@ -299,16 +305,16 @@ def receipts_of_check(check: DeleteCheck, at: datetime) -> pa.Table:
 
 def receipts_of(sent: list[SendResult], garbage: pa.Table, done: Outcome, at: datetime) -> pa.Table:
     """Receipts of the keys that were sent and have a result; the others get none."""
-    answered = [result for result in sent if result.result is not None]
-    addresses = pa.array([result.key for result in answered], pa.string())
+    with_result = [result for result in sent if result.result is not None]
+    addresses = pa.array([result.key for result in with_result], pa.string())
     index = pc.index_in(addresses, value_set=garbage["address"].combine_chunks())
-    results = [result.result for result in answered if result.result is not None]
+    results = [result.result for result in with_result if result.result is not None]
     return receipt_rows(
         pa.table({"address": addresses, "size": garbage["size"].combine_chunks().take(index)}),
-        outcome=pa.array([_outcome(result, done).value for result in answered], pa.string()),
+        outcome=pa.array([_outcome(result, done).value for result in with_result], pa.string()),
         code=pa.array([result.code for result in results], pa.string()),
         why=pa.array([result.message for result in results], pa.string()),
-        attempts=pa.array([result.attempts for result in answered], pa.int32()),
+        attempts=pa.array([result.attempts for result in with_result], pa.int32()),
         at=at,
     )
 
@@ -317,7 +323,7 @@ def receipts_of_interrupted(store: Store, rows: pa.Table, mark_id: str, at: date
     """Receipts of keys that are gone and have an intent, but no receipt from the interrupted attempt."""
     keys = rows["address"].to_pylist()
     in_quarantine = pa.array(
-        [stat_or_none(store, quarantine_key(mark_id, key)) is not None for key in keys], pa.bool_()
+        [stat_or_none(store, key_in_quarantine(mark_id, key)) is not None for key in keys], pa.bool_()
     )
     why = "by an attempt that was interrupted before it wrote a receipt"
     return pa.concat_tables(

@@ -29,7 +29,7 @@ def private_folder(folder: Path) -> Path:
 
 
 def open_private(file: Path, flags: int = os.O_APPEND) -> IO[bytes]:
-    """Open a file for writing, which only this user may read. Creates it if it is missing.
+    """Open, for writing, a file that only this user may read. Creates it if it is missing.
 
     Raises `Refused` for a link, for anything but a regular file, and for another user's file.
     """

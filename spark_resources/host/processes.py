@@ -1,7 +1,8 @@
 """Identifies processes, detects whether one is known to be dead, and lets a process clean up when it is terminated.
 
 A process is identified by the machine's boot, its PID namespace, its PID there, and its start time, because PIDs are
-reused, also across containers. If the boot or the namespace differs or is unknown, a process isn't known to be dead.
+reused, and containers have PIDs of their own. If the boot or the namespace differs or is unknown, a process isn't known
+to be dead.
 """
 
 from __future__ import annotations

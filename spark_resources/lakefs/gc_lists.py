@@ -1,6 +1,6 @@
 """Parses the lists that the server prepares for collectors (formats §2): retained commits and staged addresses.
 
-Pure: bytes of CSV or Parquet in, values out. Both lists are on the keep side, so anything unreadable raises
+Pure: bytes of CSV or Parquet in, values out. Both lists determine which objects are kept, so anything unreadable raises
 `DamagedData` (invariant 3).
 """
 

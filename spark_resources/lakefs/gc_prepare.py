@@ -1,6 +1,6 @@
 """Requests files that the server writes to the namespace: lists for collectors, dumps of references (formats §2).
 
-Each call can be repeated: it writes a new run and changes no file that lakegc reads from an older one.
+Each call can be repeated: it writes the files of a new run, and changes none of an older run that lakegc reads.
 """
 
 from __future__ import annotations

@@ -333,10 +333,10 @@ def write_addresses(
     sizes_folder: str,
     sizes_wanted: Collection[str],
 ) -> tuple[Dataset, Dataset, TaskReport]:
-    """Decode ranges (rows of RANGE_REFS, distinct ids), and write which addresses they have inside the namespace.
+    """Decode ranges (rows of RANGE_REFS, distinct ids), and write their addresses inside the namespace.
 
-    The result is RANGE_ADDRESSES. For ranges whose ids are in `sizes_wanted`, also write the sizes of all entries
-    (RANGE_SIZES). All rows of a range are in one file.
+    These are rows of RANGE_ADDRESSES. For ranges whose ids are in `sizes_wanted`, also writes the distinct sizes of all
+    entries (RANGE_SIZES). All rows of a range are in one file.
     """
     numbers_with_sizes = frozenset(map(range_number, sizes_wanted))
     schema = pa.schema([pa.field(field.name, field.type) for field in (*RANGE_ADDRESSES, RANGE_SIZES.field("size"))])
@@ -367,7 +367,7 @@ def range_number(range_id: str) -> int:
 
 
 def address_reader(place: Place) -> Producer:
-    """Map rows of RANGE_REFS to the addresses inside the namespace (ADDRESSES)."""
+    """A producer that maps rows of RANGE_REFS to the addresses inside the namespace (ADDRESSES)."""
 
     def produce(batches: Batches, report: TaskReport) -> Batches:
         refs = [row for batch in batches for row in batch.to_pylist()]
@@ -420,7 +420,7 @@ def paths_of(
 
 
 def best_attributions(batches: Iterable[pa.RecordBatch], wanted: pa.Array | None) -> Iterator[pa.RecordBatch]:
-    """The rows with an address in `wanted` (any if None); for each address, only those of the lowest `rank`.
+    """The rows with an address in `wanted` (all if it is None); for each address, only those of the lowest `rank`.
 
     The input is sorted by `rank`. It is processed in large chunks, because each lookup scans all wanted addresses. If
     `wanted` is None, an address can recur in later chunks.

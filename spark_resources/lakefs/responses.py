@@ -45,7 +45,7 @@ class Repository:
     created: datetime
 
     def namespace(self, *, aliases: tuple[str, ...] = ()) -> Namespace:
-        """The storage namespace in normal form; `aliases` are other full spellings of it (formats §4)."""
+        """The parsed storage namespace; `aliases` are other URIs of the same location (formats §4)."""
         return Namespace.parse(self.storage_namespace, aliases=aliases)
 
 

@@ -1,4 +1,4 @@
-"""A local lakeFS-compatible server on a folder or bucket, for the demo, trials and tests. HTTP and tables are real."""
+"""A local lakeFS-compatible server on a folder or bucket, for the demo, trials and tests, with real HTTP and tables."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ class Committed:
         return takewhile(lambda record: record.key.startswith(prefix), self.records_from(metarange_id, prefix))
 
     def changes(self, metarange_id: str, staged: Iterable[Staged]) -> Iterator[tuple[Staged, bytes | None]]:
-        """The staged paths that change content, each with the committed value of that path.
+        """The staged entries that change the content at their path, each with the committed value of that path.
 
         As on the server, identical content at another address isn't a change, nor is a tombstone for a missing path.
         """

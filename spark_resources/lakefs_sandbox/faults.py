@@ -33,8 +33,8 @@ class Faults:
     def is_followed_by_deleted(self, branch: str) -> bool:
         return branch in self.followed_by_deleted or self._random.random() < self.branch_deleted
 
-    def records_read(self) -> int | None:
-        """The number of records after which a scan ends early; None if it doesn't."""
+    def scan_limit(self) -> int | None:
+        """Draw the number of records after which a scan ends early; None if it doesn't."""
         return self._random.randrange(_MAX_RECORDS_READ) if self._random.random() < self.scan_ends else None
 
     def check_readable(self, branch: str, path: bytes) -> None:

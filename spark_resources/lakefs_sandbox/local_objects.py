@@ -104,7 +104,7 @@ class LocalObjects:
 
     @contextmanager
     def writing(self) -> Iterator[Write]:
-        """A faster `write` for many objects in a row: each folder is checked and opened only once."""
+        """Yields a faster `write` for many objects: a folder is opened only once for consecutive objects in it."""
         shifted = self._clock.offset() != timedelta(0)
         now = self._clock.now
         with self._root() as root, _OpenFolder(root) as folder:
@@ -139,7 +139,7 @@ class LocalObjects:
 
     @contextmanager
     def _open(self, key: str) -> Iterator[int]:
-        """The descriptor of a file. Raises `FileNotFoundError` if it doesn't exist."""
+        """Yields the descriptor of a file. Raises `FileNotFoundError` if it doesn't exist."""
         _check(key)
         try:
             with _translated_link_errors(), self._root() as root, open_object(root, key) as descriptor:
@@ -194,7 +194,7 @@ class _OpenFolder:
         folder = os.dup(self._root)
         for name in folders:
             try:
-                child = _create_folder(name, folder)
+                child = _open_or_create_folder(name, folder)
             finally:
                 os.close(folder)
             folder = child
@@ -202,7 +202,7 @@ class _OpenFolder:
         self._descriptor, self._folders = folder, folders
 
 
-def _create_folder(name: bytes, parent: int) -> int:
+def _open_or_create_folder(name: bytes, parent: int) -> int:
     """The descriptor of a folder, which is created if it is missing."""
     try:
         return open_folder(name, parent)

@@ -51,7 +51,7 @@ class Objects(Protocol):
     def write(self, key: str, data: bytes) -> None: ...
 
     def writing(self) -> AbstractContextManager[Write]:
-        """A function like `write`, for many objects in a row."""
+        """A context manager that yields a function like `write`, for many objects in a row."""
         ...
 
 

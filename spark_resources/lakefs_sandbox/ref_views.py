@@ -151,7 +151,7 @@ class Views(References):
         return self._changes(branch, self._staged_until_unreadable(branch, start.encode()))
 
     def _staged_until_unreadable(self, branch: str, start: bytes) -> Iterator[Staged]:
-        limit = self.faults.records_read()
+        limit = self.faults.scan_limit()
         try:
             for number, each in enumerate(self._staged_from(branch, start)):
                 if number == limit:
@@ -165,7 +165,7 @@ class Views(References):
         metarange = self.commit_of(self.branch(branch).commit_id).metarange_id
         for staged, before in self.committed.changes(metarange, staged_entries):
             if staged.value is None:
-                assert before is not None  # a tombstone for a missing path is no change
+                assert before is not None  # a tombstone for a missing path isn't a change
                 yield Change("removed", EntryMessage(before).to_entry(staged.path))
             else:
                 entry = EntryMessage(staged.value).to_entry(staged.path)
@@ -214,7 +214,7 @@ class Views(References):
 
 
 def _change(path: bytes, values: ValuePair) -> Iterator[Change]:
-    """The plain diff at a path; nothing if the content is the same."""
+    """Yield the change at a path for the plain diff, unless the content is the same."""
     if (kind := _kind(values.before, values)) and (value := values.after or values.before):
         yield Change(kind, EntryMessage(value).to_entry(path))
 

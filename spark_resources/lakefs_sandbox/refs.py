@@ -50,7 +50,10 @@ class References:
         return record
 
     def resolve(self, ref: str) -> Resolved:
-        """Resolve a branch, tag, commit id or id prefix, with git's modifiers `~` and `^`, or `@` (committed data)."""
+        """Resolve a branch, tag, commit id or id prefix, with git's modifiers `~` and `^`, or lakeFS's `@` and `$`.
+
+        `@` excludes staged entries; `$` includes them, as a branch without a modifier does.
+        """
         if not _REF.fullmatch(ref):
             raise bad_request("argument ref: ref: invalid value: validation error")
         parts = _MODIFIED.fullmatch(ref)
@@ -178,7 +181,7 @@ class References:
                     heapq.heappush(queue, _NewestFirst(self.commit_of(parent)))
 
     def merge_base(self, left: Commit, right: Commit) -> Commit:
-        """The best common ancestor, searched from the highest generation down."""
+        """The merge base of two commits of this repository. Raises `Problem` 400 if there is none."""
         return merge_base(left, right, self.commit_of)
 
 
@@ -191,7 +194,7 @@ class _NewestFirst:
 
 
 def merge_base(left: Commit, right: Commit, commit_of: Callable[[str], Commit]) -> Commit:
-    """The first common ancestor that is found. Raises `Problem` 400 if there is none."""
+    """The first common ancestor found, from the highest generation down. Raises `Problem` 400 if there is none."""
     if left.id == right.id:
         return left
     reached = {left.id: {"left"}, right.id: {"right"}}

@@ -1,6 +1,6 @@
 """The server's state outside the object store: references, commits and staged entries, in one SQLite file.
 
-Each thread has its own connection. Reads see one snapshot. Writes are serialized, also across processes.
+Each thread has its own connection. Reads see one snapshot. Writes are serialized, even across processes.
 """
 
 from __future__ import annotations

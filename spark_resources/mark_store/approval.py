@@ -84,7 +84,10 @@ def approval_key(mark_id: str) -> str:
 
 
 def read_approval(place: Place, mark_id: str) -> Approval | None:
-    """The content of the mark's approval.json, whether or not it is valid; None if there is none."""
+    """The mark's approval.json, even if that approval is not in force; None if there is no file.
+
+    Raises `DamagedData` if the file can't be read as an approval.
+    """
     store, key = place.store(), approval_key(mark_id)
     try:
         return Approval.from_json(place.records().read(key), f"{store.where}/{key}")
@@ -196,10 +199,10 @@ def withdraw_reference_summary(place: Place, mark_id: str) -> bool:
 
 
 def withdraw_stale_summaries(place: Place, *, now: datetime) -> list[str]:
-    """Remove the summary of each of lakegc's finished marks that isn't, or is no longer, approved. Returns their ids.
+    """Remove the summary of each of lakegc's finished marks without a valid approval for the reference collector.
 
-    This keeps the reference collector from using an approval that has expired, that isn't signed although a key is set,
-    or that belongs to a mark of an unknown format. `now` is by the store's clock.
+    Returns the ids of the marks that had one. This keeps that collector from using an approval that has expired, that
+    isn't signed although a key is set, or that belongs to a mark of an unknown format. `now` is by the store's clock.
     """
 
     def withdrawn(mark_id: str, record: MarkRecord | Untrusted | UnknownFormat) -> bool:

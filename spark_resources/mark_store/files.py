@@ -60,7 +60,8 @@ def unrecorded_files(place: Place, record: MarkRecord, recorded: list[Part]) -> 
 def remove_unrecorded_files(place: Place, record: MarkRecord) -> None:
     """Delete leftovers of retried tasks from the folders of a mark, right before it is finished.
 
-    Must not be called for a finished mark, where extra files were added by someone else.
+    Must not be called for a finished mark, where extra files were added by someone else. Raises `DamagedData` if one
+    can't be deleted.
     """
     leftovers = unrecorded_files(place, record, list(recorded_parts(place, record)))
     failed = delete_own_files(place.store(), leftovers)

@@ -51,7 +51,7 @@ def reference_mark(place: Place, name: str, *, ours: frozenset[str]) -> Referenc
 
 
 def addresses(place: Place, mark: ReferenceMark) -> pa.ChunkedArray:
-    """All addresses of the mark, in memory. Raises `DamagedData` for a damaged file."""
+    """All addresses of the mark, in memory. Raises `DamagedData` for a missing or damaged file."""
     return pa.chunked_array([read_addresses(place, key) for key in mark.files], pa.string())
 
 
@@ -116,7 +116,7 @@ def folder_of(address: str) -> str:
 
 
 def stored_objects(place: Place, folder: str, wanted: frozenset[str]) -> Iterator[StoredObject]:
-    """The objects with wanted keys in a folder; none if the store can't have a folder of this name."""
+    """The objects with wanted keys in a folder. Yields nothing if the store can't have a folder of this name."""
     delimiter = "/" if folder.count("/") < 2 else None  # deeper objects are in other folders
     try:
         for page in place.store().pages(folder, delimiter=delimiter):

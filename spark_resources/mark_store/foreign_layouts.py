@@ -69,7 +69,7 @@ _ROOTS = ("unified/", "uncommitted/", "addresses/")
 
 
 def reference_marks(place: Place, *, ours: frozenset[str]) -> Iterator[ReferenceMark]:
-    """The reference collector's marks, in all layouts. `ours` are the ids of lakegc's marks, which use one of them."""
+    """The reference collector's marks, in all layouts. `ours` are the ids of lakegc's marks, which are left out."""
     files_by_mark: dict[tuple[str, str], list[tuple[str, datetime]]] = {}
     for page in (page for root in _ROOTS for page in place.store().pages(GC_ROOT + root)):
         for listed in page.objects:

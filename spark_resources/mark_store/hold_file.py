@@ -47,7 +47,7 @@ _MAX_DAYS = 365_000
 
 
 def checked_pattern(pattern: str) -> str:
-    """The pattern itself. Raises `ValueError` if it is empty or can't match anything."""
+    """The pattern itself. Raises `ValueError` if it is empty, or has an unclosed bracket or an empty range."""
     if not pattern:
         raise ValueError("an empty pattern matches nothing; use '*' to match everything")
     at = 0
@@ -195,7 +195,7 @@ class CommitHold(Hold):
 
 
 class BranchHold(Hold):
-    """Keeps the objects of commits in a branch's history for at least this many days, even if the rules keep less."""
+    """Keeps the objects of commits in a matching branch's history for at least this many days, whatever the rules."""
 
     kind: ClassVar[str] = "branches"
     branches: Pattern
@@ -416,7 +416,7 @@ def _to_plain(
 def _sentence(error: Any, kind: type[Hold]) -> str:
     field = ".".join(str(part) for part in error["loc"] if part != "[key]")
     if error["type"] == "extra_forbidden":
-        return f"'{field}' is unknown; a hold of {kind.kind} can have {', '.join(kind.model_fields)}"
+        return f"'{field}' is unknown; a hold with '{kind.kind}' can have {', '.join(kind.model_fields)}"
     if error["type"] == "missing":
         return f"'{field}' is missing"
     if error["type"] == "string_pattern_mismatch":
@@ -446,7 +446,7 @@ def with_hold(data: bytes | None, hold: Hold, where: str) -> bytes:
 
 
 def without_hold(data: bytes, hold_id: str, where: str) -> bytes:
-    """The file without one hold; the rest is unchanged."""
+    """The file without one hold and the comments directly above it; the rest is unchanged."""
     holds, lines = parse_holds(data, where), data.decode().splitlines(keepends=True)
     number = [hold.id for hold in holds].index(hold_id)
     begin, end = [*_first_lines(data, where), len(lines)][number : number + 2]
@@ -459,7 +459,10 @@ def without_hold(data: bytes, hold_id: str, where: str) -> bytes:
 
 
 def _checked_edit(data: bytes, wanted: tuple[Hold, ...], where: str) -> bytes:
-    """The edited text if it parses to exactly the wanted holds, otherwise a newly rendered file."""
+    """The edited text if it parses to exactly the wanted holds, otherwise a newly rendered file.
+
+    Raises `WrongUsage` if that doesn't parse to them either.
+    """
     for text in (data, render_holds(wanted)):
         with suppress(BadHolds):
             if parse_holds(text, where) == wanted:

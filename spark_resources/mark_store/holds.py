@@ -56,7 +56,7 @@ class Holds:
 
 
 def read_holds(place: Place) -> Holds:
-    """The holds of a namespace; none if there is no file.
+    """The holds of a namespace; an empty `Holds` if there is no file.
 
     Raises `BadHolds` for a file with any problem, and if a key is set, `Untrusted` for a file that isn't signed or is
     older than one that a mark used.
@@ -90,7 +90,7 @@ def add_hold(place: Place, hold: Hold) -> None:
 
 
 def drop_hold(place: Place, hold_id: str) -> None:
-    """Remove a hold. Raises `WrongUsage` if there is none with this id."""
+    """Remove a hold. Raises `WrongUsage` if its id is unknown, `Refused` if another process has changed the file."""
 
     def edit(data: bytes | None) -> bytes:
         known = [] if data is None else [hold.id for hold in parse_holds(data, holds_location(place))]

@@ -161,7 +161,7 @@ class Lease:
             try:
                 self._end_lease()
             except Changed:
-                if self._is_still_ours():
+                if self._adopt_lost_renewal():
                     self._end_lease()
 
     def _end_lease(self) -> None:
@@ -176,8 +176,8 @@ class Lease:
         )
         self._store.replace_if_unchanged(LEASE_KEY, replace(self._holder, until=until).to_json(), self._tag)
 
-    def _is_still_ours(self) -> bool:
-        """Whether this process still holds the lease: the response to a renewal may have been lost."""
+    def _adopt_lost_renewal(self) -> bool:
+        """Adopt the tag of a renewal that succeeded but whose response was lost. Returns whether there was one."""
         data, tag = self._store.read_with_tag(LEASE_KEY)
         if tag == self._tag or _holder_of(data, self._store).token != self.token:
             return False
@@ -278,7 +278,7 @@ def take_lease(
             else:
                 if current.until > store.now():
                     if current.process is None or not is_known_dead(current.process):
-                        raise _lease_is_held(current, store)
+                        raise _lease_held_error(current, store)
                     dead_holder = current
                     own_holder = replace(
                         own_holder, tasks_stop_after_s=seconds_until_tasks_end(dead_holder, store)
@@ -318,7 +318,7 @@ def seconds_until_tasks_end(dead_holder: Holder, store: Store) -> float:
     return max(0.0, min(dead_holder.tasks_stop_after_s, (dead_holder.until - store.now()).total_seconds()))
 
 
-def _lease_is_held(holder: Holder, store: Store) -> Refused:
+def _lease_held_error(holder: Holder, store: Store) -> Refused:
     return Refused(
         f"{holder.who} is working on {store.where} (mark {holder.mark_id}) and holds the lease until "
         f"{holder.until:%Y-%m-%d %H:%M:%S} UTC. Wait until then: if that run died, its lease expires at that time.",

@@ -65,7 +65,7 @@ UNFINISHED = frozenset({MarkState.MARKING, MarkState.FAILED})
 
 
 def readable_option(value: Any) -> Any:
-    """A value of MARK_OPTIONS as readable text."""
+    """The value of one of MARK_OPTIONS for a message: a duration as readable text, anything else unchanged."""
     return duration(value) if isinstance(value, timedelta) else value
 
 
@@ -125,7 +125,8 @@ class Mark:
         """Start a mark, or resume an unfinished one with the same id and options.
 
         `root` is another folder for a record of the same kind, such as that of a re-verification, which is never
-        resumed. Raises `Refused` for a finished mark, and `WrongUsage` if the options or the repository differ.
+        resumed: raises `AlreadyExists` if it has one. Raises `Refused` for a finished mark, and `WrongUsage` if the
+        options or the repository differ.
         """
         key = (root or mark_folder(record.mark_id)) + "mark.json"
         try:
@@ -210,7 +211,7 @@ class Mark:
             self.move_to(MarkState.FAILED, failure=why)
 
     def record_newer_holds(self, number: int, ids: Sequence[str]) -> None:
-        """Record that a sweep of this mark uses newer holds than those in the record."""
+        """Record the number and ids of these holds if they are newer than those that this mark or its sweep used."""
         if number > newest_holds(self.record)[0]:
             seen = HoldsSeen(number=number, ids=list(ids))
             self._write(replace(self.record, holds={**self.record.holds, "seen": seen}))
@@ -325,7 +326,7 @@ def earlier_reverifications(place: Place) -> Iterator[Mark]:
 
 
 def unreadable_roots(place: Place) -> Iterator[str]:
-    """The folders of all marks and re-verifications in a namespace with an unreadable record."""
+    """The folders of all marks and re-verifications in a namespace whose record is unreadable."""
     store = place.store()
     for folder in folders_in(store, MARKS_ROOT):
         for root in (folder, *folders_in(store, folder + VERIFICATIONS)):
@@ -340,7 +341,8 @@ def unreadable_roots(place: Place) -> Iterator[str]:
 def previous_mark(place: Place, record: MarkRecord) -> PreviousMark | None:
     """The value of `MarkRecord.previous`: the newest earlier finished mark of the same repository and scope.
 
-    Earlier marks with an unreadable record are named, because the mark to compare with may be among them.
+    Earlier marks with an unreadable record are named, because the mark to compare with may be among them. None if there
+    are no earlier marks of either kind.
     """
     identity = (record.repository, record.repository_created, record.namespace, record.scope)
     earlier = earlier_marks(place)
@@ -376,7 +378,7 @@ def claim_namespace(place: Place, repository: str, created: datetime) -> None:
 
 
 def refuse_foreign_namespace(place: Place, repository: str, created: datetime) -> None:
-    """Raise like `claim_namespace` if the namespace has another owner, but write nothing."""
+    """Raise as `claim_namespace` does if the namespace has another owner, but write nothing."""
     store = place.store()
     own_claim = {"repository": repository, "created": created.astimezone(UTC).isoformat()}
     try:
@@ -391,7 +393,7 @@ def refuse_foreign_namespace(place: Place, repository: str, created: datetime) -
         readable = isinstance(owner, dict) and owner.keys() == own_claim.keys()
         identity = f"{owner['repository']}, created {owner['created']}" if readable else "unreadable"
         raise Refused(
-            f"the namespace {place.namespace.uri} is marked as belonging to another repository ({identity}; this is "
+            f"the namespace {place.namespace.uri} is recorded as belonging to another repository ({identity}; this is "
             f"{repository}, created {own_claim['created']}). Two repositories that share a namespace would delete "
             f"each other's data. If the other repository was permanently deleted, delete {OWNER_KEY} in the namespace, "
             "and run the same command again.",

@@ -189,7 +189,10 @@ def newest_holds(record: MarkRecord) -> tuple[int, tuple[str, ...]]:
 
 
 def finished_at(record: MarkRecord) -> datetime:
-    """When a mark ended, by the store's clock. Marks are ordered by it: one from an inventory starts in the past."""
+    """When a mark finished (or started, if it is unfinished), by the store's clock.
+
+    Marks are ordered by this time, not by their start: that of a mark from an inventory is in the past.
+    """
     return record.finished or record.start
 
 

@@ -1,8 +1,8 @@
 """The signed record `table_notes.json` of a namespace: the datasets in which marks noted what tables contain
 (TABLE_NOTES), for the marks of other repositories.
 
-Without a signing key there are no notes: whoever can write to one namespace could otherwise claim that a table doesn't
-refer to another one.
+Without a signing key there are no notes: whoever can write to one namespace could otherwise claim that a table has no
+addresses in another one.
 """
 
 from __future__ import annotations
@@ -31,12 +31,15 @@ class TableNotes(Record):
 
     @classmethod
     def damaged(cls, where: str, why: str) -> DamagedData:
-        return DamagedData(f"{where} is not a valid record of notes on tables ({why}).")
+        return DamagedData(f"{where} is not a valid record of notes on tables ({why}). It is not used.")
 
 
 def read_table_notes(place: Place) -> list[Dataset]:
-    """The datasets with notes in a namespace. None if there are no notes, or if they can't be read, aren't signed, or
-    are of another format: reading the tables themselves is always safe."""
+    """The datasets with notes in a namespace, without those that can't be read.
+
+    Empty if no signing key is set, or if the record is missing, unreadable, unsigned or of another format: reading the
+    tables themselves is always safe.
+    """
     datasets: list[Dataset] = []
     if place.seal is None:
         return datasets

@@ -38,7 +38,7 @@ def record_bytes(record: object) -> bytes:
 def read_json(data: bytes | str) -> Any:
     """Parse the JSON of a record.
 
-    Also raises `ValueError` for NaN and infinite numbers, which Python accepts: checks against limits don't catch them.
+    Also raises `ValueError` for NaN and infinite numbers, which Python accepts and checks against limits may miss.
     """
     try:
         return json.loads(data, parse_constant=_finite, parse_float=_finite)
@@ -140,13 +140,13 @@ class Records:
 
         Raises as `Store.replace_if_unchanged` does, and `Refused` if a signed record would lose its signature.
         """
-        self.refuse_unsigned(key, version)
+        self.refuse_to_drop_signature(key, version)
         return self._version(self.store.replace_if_unchanged(key, self._seal_content(key, content), version.tag))
 
     def write(self, key: str, content: bytes) -> None:
         self.store.write(key, self._seal_content(key, content))
 
-    def refuse_unsigned(self, key: str, version: Version) -> None:
+    def refuse_to_drop_signature(self, key: str, version: Version) -> None:
         if version.signed and self.seal is None:
             raise Refused(
                 f"{self.store.where}/{key} is signed, but {VARIABLE} isn't set, so the file would lose its signature. "
@@ -166,7 +166,10 @@ class Records:
 
 
 def open_envelope(data: bytes, where: str) -> tuple[bytes, Signature | None]:
-    """The content of an envelope and its signature; the bytes unchanged if there is no envelope."""
+    """The content of an envelope and its signature, unverified; the bytes unchanged and None if there is no envelope.
+
+    Raises `Untrusted` if the signature is malformed.
+    """
     try:
         plain = json.loads(data)
     except (ValueError, RecursionError):

@@ -54,7 +54,7 @@ class SigningKey:
 
 @dataclass(frozen=True, slots=True)
 class SigningKeys:
-    """The signing key, and all keys accepted for verification, including the signing key."""
+    """The signing key, and the retired keys, which are accepted only for verification."""
 
     current: SigningKey
     retired: tuple[SigningKey, ...] = ()
@@ -102,7 +102,8 @@ class Signature:
 class Seal:
     """Signs and verifies the records of one repository's namespace.
 
-    Pickling for a task drops the keys, and the seal then raises an error: only the driver reads and writes records.
+    Pickling it for a task drops the keys, and any use of it there raises `Untrusted`: only the driver reads and writes
+    records.
     """
 
     __slots__ = ("_context", "_keys")

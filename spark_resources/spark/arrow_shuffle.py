@@ -110,7 +110,7 @@ class Input:
 
     @classmethod
     def of_addresses(cls, name: str, place: Place, datasets: Iterable[Dataset], schema: pa.Schema) -> Input:
-        """The addresses in datasets only, each once per file."""
+        """Only the addresses in datasets, each once per file."""
         files = dataset_files(place, datasets, schema, addresses_once)
         return cls.of_files(name, files, ADDRESSES, reduced=addresses_once)
 
@@ -123,7 +123,7 @@ class Input:
         return cls(name, schema, count, rows=rows, reduced=reduced)
 
     @property
-    def grouped_rows(self) -> int:
+    def max_grouped_rows(self) -> int:
         """The maximum number of grouped rows."""
         return self.count if self.max_rows is None else self.max_rows
 
@@ -244,7 +244,7 @@ def shuffle(
 
     If there are few rows and all are on the driver, they stay in one bucket.
     """
-    rows = sum(source.grouped_rows for source in inputs)
+    rows = sum(source.max_grouped_rows for source in inputs)
     files = [(number, file) for number, source in enumerate(inputs) for file in source.files]
     with_rows = [
         (number, source, source.rows)

@@ -1,9 +1,9 @@
 """An archive of the classes that Spark's JVM loads, so that the next JVM maps them (Java's class data sharing).
 
 It halves Spark's start-up time. A JVM that finds no archive writes one when it exits, after lakegc itself has ended.
-That takes about 15 seconds of CPU time and 150 MB in the user's cache, once for each Java and Spark. A JVM refuses an
-archive that is damaged or was made by another Java or from other jars; lakegc also refuses one that another user could
-have written.
+That takes about 15 seconds of CPU time and 150 MB in the user's cache, once for each pair of Java and Spark. A JVM
+refuses an archive that is damaged or was made by another Java or from other jars; lakegc also refuses one that another
+user could have written.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def archive_options(java: Path, spark: Path, *, folder: Path, now: float) -> str
 
 
 def adopt_finished(archive: Path, now: float) -> None:
-    """Give the archive its final name, if a JVM has finished writing it under a temporary one."""
+    """Give the archive its final name once a JVM has finished writing it. Deletes other finished leftovers."""
     for leftover in sorted(archive.parent.glob(f"{archive.name}.*")):
         if leftover.lstat().st_mtime > now - COMPLETE_AFTER_S:
             continue

@@ -39,7 +39,7 @@ LIST_NAME = "_files.json"
 
 
 class DatasetName(TypedDict):
-    """A dataset as a record names it: its folder, and the hash, rows and bytes of its list of files."""
+    """A dataset as a record names it: its folder, the hash of its list of files, and its numbers of rows and bytes."""
 
     folder: str
     sha256: str
@@ -99,7 +99,7 @@ class Output:
 
 
 def parquet(folder: str, schema: pa.Schema) -> Output:
-    """Rows as Parquet, with the columns of `schema` only."""
+    """An output of Parquet files with only the columns of `schema`."""
 
     def encode(table: pa.Table) -> tuple[bytes, int]:
         return parquet_bytes(table.select(schema.names).cast(schema)), len(table)
@@ -166,7 +166,7 @@ def write_outputs(
     `produce` gets the batches of a partition and a report to fill, and yields batches.
     """
     for output in outputs:
-        remove_folder(place, output.folder)
+        remove_leftovers(place, output.folder)
 
     def run(batches: Batches) -> Batches:
         report = TaskReport()
@@ -191,13 +191,13 @@ def finish_dataset(place: Place, folder: str, files: Sequence[File]) -> Dataset:
 
 def write_rows(place: Place, folder: str, rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> Dataset:
     """Write a small dataset from the driver: rows that it has anyway, such as verdicts on commits, or none at all."""
-    remove_folder(place, folder)
+    remove_leftovers(place, folder)
     return _write_table(place, folder, pa.Table.from_pylist(list(rows), schema=schema))
 
 
 def write_table(place: Place, folder: str, table: pa.Table) -> Dataset:
     """Write a table that the driver has; without rows, the dataset has no file."""
-    remove_folder(place, folder)
+    remove_leftovers(place, folder)
     return _write_table(place, folder, table)
 
 
@@ -248,8 +248,11 @@ def write_file(place: Place, folder: str, name: str, data: bytes, rows: int) -> 
     return File(name, rows, len(data), hashlib.sha256(data).hexdigest())
 
 
-def remove_folder(place: Place, folder: str) -> None:
-    """Delete files that an unfinished attempt left directly in a folder of a mark (never called for a finished one)."""
+def remove_leftovers(place: Place, folder: str) -> None:
+    """Delete files that an unfinished attempt left directly in a folder of a mark (never called for a finished one).
+
+    Raises `DamagedData` if one can't be deleted.
+    """
     store = place.store()
     for page in store.pages(folder, delimiter="/"):
         failed = delete_own_files(store, [listed.key for listed in page.objects])
@@ -336,7 +339,7 @@ def _file_tasks(spark: Callable[[], SparkSession], files: Sequence[File]) -> Tas
 
 
 def first_rows(place: Place, dataset: Dataset, schema: pa.Schema, rows: int) -> list[dict[str, Any]]:
-    """A few rows of a dataset for display, read without Spark."""
+    """Up to `rows` rows from the first file of a dataset, for display, read without Spark."""
     if not dataset.files:
         return []
     sample: list[dict[str, Any]] = read_file(place, dataset.folder, dataset.files[0], schema).slice(0, rows).to_pylist()

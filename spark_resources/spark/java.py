@@ -23,7 +23,7 @@ def java_command(environ: Mapping[str, str]) -> Path | None:
 
 
 def java_version(environ: Mapping[str, str]) -> int | None:
-    """The major version of the Java that Spark would start, or None if there is none."""
+    """The major version of the Java that Spark would start; None if there is none or it reports no version."""
     command = java_command(environ)
     if command is None:
         return None

@@ -207,7 +207,7 @@ def _session(overrides: Mapping[str, str]) -> SparkSession:
     for name, value in RETURN_MEMORY.items():  # the local JVM and its workers inherit this environment
         settings.setdefault(f"spark.executorEnv.{name}", os.environ.setdefault(name, value))
     if JVM_OPTIONS not in overrides:
-        settings[JVM_OPTIONS] += f" {collector(settings, overrides, os.environ)} {class_archive()}"
+        settings[JVM_OPTIONS] += f" {collector_option(settings, overrides, os.environ)} {class_archive_options()}"
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     check_same_settings(SparkContext._active_spark_context or start_context(conf), overrides)
     session = SparkSession.builder.config(conf=conf).getOrCreate()
@@ -240,7 +240,7 @@ def find_java_classes_once(spark: SparkSession) -> None:
         setattr(java, name, getattr(java, name))  # PySpark uses an attribute of the object before it asks Java
 
 
-def collector(settings: Mapping[str, str], overrides: Mapping[str, str], environment: Mapping[str, str]) -> str:
+def collector_option(settings: Mapping[str, str], overrides: Mapping[str, str], environment: Mapping[str, str]) -> str:
     """The JVM option for the serial garbage collector, if lakegc chose the heap and it is small; otherwise empty.
 
     It is also empty if a collector is configured, because Java doesn't start with two. Measured with 1.3 million
@@ -252,7 +252,7 @@ def collector(settings: Mapping[str, str], overrides: Mapping[str, str], environ
     return "-XX:+UseSerialGC" if small else ""
 
 
-def class_archive() -> str:
+def class_archive_options() -> str:
     """JVM options that make Spark start faster from the second time on."""
     import pyspark
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def names(last: str) -> re.Pattern[str]:
+def name_pattern(last: str) -> re.Pattern[str]:
     """The pattern of a log's file keys: run number, stem, number of rows, and a last part that matches `last`."""
     return re.compile(rf"/(\d{{4,}})/([^/]+)\.(\d+)\.({last})\.parquet$")
 
@@ -35,7 +35,7 @@ def table_of(data: bytes, name: re.Match[str] | None, schema: pa.Schema) -> pa.T
 def rows_of(
     spark: SparkSession, keys: Sequence[str], schema: pa.Schema, read: Callable[[str], pa.Table], number: str
 ) -> DataFrame:
-    """All rows of these files, read by the executors. Their first column, `number`, is the run's number."""
+    """All rows of these files, read by the executors. The first column, named `number`, has the number of their run."""
     from spark_resources.spark.partitioning import tasks_from_ids
 
     if not keys:

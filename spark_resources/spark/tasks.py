@@ -73,7 +73,7 @@ class Tasks:
 
     @classmethod
     def of(cls, spark: Callable[[], SparkSession], table: pa.Table) -> Tasks:
-        """A single task with all rows of a table; none if it is empty."""
+        """A single task with all rows of a table; no task if the table is empty."""
         return cls(spark, table.schema, (table,) if len(table) else ())
 
     @property

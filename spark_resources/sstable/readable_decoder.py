@@ -23,7 +23,7 @@ _READ: dict[str, Callable[[bytes, EntryMessage], Any]] = {
 
 
 class ReadableDecoder:
-    """Decodes one record after the other, at 30,000 to 50,000 records per second."""
+    """Decodes one record at a time, at 30,000 to 50,000 records per second."""
 
     name = "readable"
 

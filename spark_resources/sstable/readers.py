@@ -20,7 +20,7 @@ from spark_resources.sstable.wire import InvalidTable, errors_for_table
 _T = TypeVar("_T")
 RANGES, METARANGES = "ranges", "metaranges"
 # a commit shares most ranges with its parent, so most records of a metarange have been parsed before
-_known_range_ref = lru_cache(maxsize=1 << 14)(values.range_ref)
+_cached_range_ref = lru_cache(maxsize=1 << 14)(values.range_ref)
 
 
 def read_properties(data: bytes, *, name: str) -> TableProperties:
@@ -79,7 +79,7 @@ def read_verified_ranges(data: bytes, *, name: str) -> list[RangeRef]:
     def read(table: Table, _: Decoder) -> list[RangeRef]:
         ranges = list(records(_check_type(table, METARANGES, "")))
         _check_id(content_id(map(record_content, ranges), table.properties.user), name)
-        return list(map(_known_range_ref, ranges))
+        return list(map(_cached_range_ref, ranges))
 
     return _read(data, name, read)
 

@@ -263,7 +263,7 @@ def _uncompressed(contents: bytes) -> tuple[bytes, int]:
 
 
 def _compressed_if_smaller(contents: bytes) -> tuple[bytes, int]:
-    """The block compressed if that saves an eighth, otherwise unchanged."""
+    """The block, compressed if that saves more than an eighth, and its compression type."""
     stored = bytes(_CODEC.compress(contents, asbytes=True))
     return (stored, SNAPPY) if len(stored) < len(contents) - len(contents) // 8 else (contents, NO_COMPRESSION)
 
@@ -298,7 +298,10 @@ def _successor(last_key: bytes) -> bytes:
 
 
 def _increment(key: bytes, at: int) -> bytes:
-    """Increment the first byte from `at` on that isn't 0xFF, and cut the key after it; empty if there is none."""
+    """The key up to its first byte from `at` on that isn't 0xFF, with that byte incremented and a separator's trailer.
+
+    Empty if there is no such byte.
+    """
     for place in range(at, len(key)):
         if key[place] != 0xFF:
             return key[:place] + bytes([key[place] + 1]) + _SEPARATOR_TRAILER

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 class AlreadyExists(Unavailable):
-    """Raised by `write_if_absent` if the key exists."""
+    """Raised by a write or copy that must not replace anything, if the key exists."""
 
 
 class Changed(Unavailable):
-    """Raised if an object no longer has the expected tag; by `replace_if_unchanged` also if it is gone."""
+    """Raised if an object is no longer the expected one; by `replace_if_unchanged` also if it is gone."""
 
 
 PARSE_ERRORS = (ValueError, TypeError, RecursionError)
@@ -101,10 +101,11 @@ class Capabilities:
 
     `unsupported_keys` names the kinds of keys that it folds or refuses, e.g. "empty segment". `byte_order` says whether
     pages list keys in byte order, and `conditional_writes` whether `write_if_absent` and `replace_if_unchanged` are
-    atomic. `time_resolution` is the granularity of `modified`: the true time is within [modified, modified +
-    granularity). `md5_etags` says that the ETag of a plain upload is known to be the MD5 of its content, as on AWS or
-    according to a probe. `ramp` is the initial rate in keys per second if the load on a bucket has to be increased
-    gradually; None for a store that simply throttles.
+    atomic. `reports_missing_deletes` says whether deletes of missing keys are reported as `ALREADY_GONE`.
+    `delete_batch` is the maximum number of keys in one request. `time_resolution` is the granularity of `modified`: the
+    true time is within [modified, modified + granularity). `md5_etags` says that the ETag of a plain upload is known to
+    be the MD5 of its content, as on AWS or according to a probe. `ramp` is the initial rate in keys per second if the
+    load on a bucket has to be increased gradually; None for a store that simply throttles.
     """
 
     byte_order: bool = True
@@ -120,9 +121,9 @@ class Capabilities:
 class Store(Protocol):
     """List, read, write, copy and delete in one namespace.
 
-    Every method raises `NotFound` for a key (or bucket) that does not exist, `Forbidden` if permissions are missing,
-    and `Unavailable` if the store can't be used for any other reason; it never returns an empty result instead. Methods
-    are thread-safe. `where` is the location in human-readable form, without secrets.
+    Unless stated otherwise, methods raise `NotFound` if the bucket or the key to read does not exist, `Forbidden` if
+    permissions are missing, and `Unavailable` if the store can't be used for any other reason; they never return an
+    empty result instead. Methods are thread-safe. `where` is the location in human-readable form, without secrets.
     """
 
     where: str
@@ -190,7 +191,7 @@ class Store(Protocol):
         ...
 
     def delete_effect(self) -> DeleteEffect:
-        """The effect of a delete here, as currently reported by the store."""
+        """The effect of a delete here, as currently reported by the store; `UNKNOWN` if that can't be read."""
         ...
 
     def copy(self, source: str, target: str) -> None:

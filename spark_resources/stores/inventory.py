@@ -157,7 +157,9 @@ def _inventory_of_manifest(place: Place, key: str, location: str) -> Inventory:
         files = tuple(InventoryFile(str(file["key"]), str(file["MD5checksum"]).lower()) for file in manifest["files"])
         bucket = str(manifest["sourceBucket"])
     except (ValueError, KeyError, TypeError, OverflowError) as error:
-        raise DamagedData(f"{location} is not a valid S3 Inventory manifest ({error!r})") from error
+        raise DamagedData(
+            f"{location} is not a valid S3 Inventory manifest ({error!r}). Use another inventory."
+        ) from error
     if file_format not in ("CSV", "PARQUET"):
         raise WrongUsage(f"{location} is an inventory in {file_format} format. lakegc supports Parquet and CSV.")
     columns = tuple(name.strip() for name in schema.split(",")) if file_format == "CSV" else ()
@@ -182,7 +184,9 @@ def read_inventory(inventory: Inventory, file: InventoryFile) -> Iterator[pa.Tab
     where = f"{inventory.place.store().where}/{file.key}"
     data = inventory.place.store().read(file.key)
     if file.md5 is not None and hashlib.md5(data, usedforsecurity=False).hexdigest() != file.md5:
-        raise DamagedData(f"{where} doesn't match its MD5 in the manifest: it was altered or is incomplete")
+        raise DamagedData(
+            f"{where} doesn't match its MD5 in the manifest: it was altered or is incomplete. Use another inventory."
+        )
     try:
         for table in _tables(data, file.key, inventory.columns):
             yield _current_objects(table, encoded=inventory.encoded)
@@ -237,7 +241,7 @@ class _Decompressed(io.RawIOBase):
         self._remaining -= count
         if self._remaining < 0:
             raise ValueError(
-                f"it decompresses to more than {self._limit:,} bytes, {MAX_EXPANSION} times its size, which is "
+                f"it decompresses to more than {self._limit:,} bytes, over {MAX_EXPANSION} times its size, which is "
                 "unlikely for a list of keys. If it is one, decompress it and use the .csv file instead"
             )
         return count
@@ -254,7 +258,7 @@ def _meaning_of(name: str) -> str | None:
 
 
 def _select_known_columns(table: pa.Table) -> pa.Table:
-    """The known columns under lakegc's names. Raises `ValueError` if a required one is missing or two mean the same."""
+    """The known columns under lakegc's names. Raises `ValueError` if a required one is missing or ambiguous."""
     known = [
         (index, meaning) for index, name in enumerate(table.column_names) if (meaning := _meaning_of(name)) is not None
     ]

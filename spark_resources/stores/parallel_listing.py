@@ -62,7 +62,7 @@ def pages_of_parts(
 ) -> Iterator[tuple[str, ArrowPage]]:
     """All pages of these parts, each with its folder, in no particular order. Raises as `Store.pages` does.
 
-    All subfolders of a flat part are reported only if it was not split. Unreadable names at a split are counted twice.
+    If a flat part is split, not all of its subfolders are reported. Unreadable names at a split are counted twice.
     Raises `Unavailable` if parts were split and the store does not list in byte order after all, and `WrongUsage` for a
     part with bounds on a store that is known not to list in byte order.
     """
@@ -156,7 +156,7 @@ class _Walk:
         return not len(keys) or self.cursor is None or _is_after(keys[0].as_py(), self.cursor)
 
     def _end_of_current_subfolder(self, page: ArrowPage) -> str | None:
-        """The end of the subfolder with the page's last key, where a flat listing resumes; None if in no subfolder."""
+        """The end of the subfolder with the page's last key, where a flat listing resumes; None if there is none."""
         if not self.part.flat or not len(page.objects):
             return None
         last: str = page.objects.column(0)[-1].as_py()
@@ -164,7 +164,7 @@ class _Walk:
         return resume_after if resume_after is not None and _is_after(resume_after, last) else None
 
     def split(self) -> _Walk | None:
-        """Move the second half of the remaining range to a new walk; None if there is no middle."""
+        """Move the second half of the remaining range to a new walk, and return it; None if there is no middle."""
         if self.cursor is None:
             return None
         middle = key_between(self.cursor, self.up_to, len(self.part.folder))
@@ -210,7 +210,7 @@ def key_between(low: str, high: str | None, prefix_length: int) -> str | None:
 
 
 def _printable(code: int, above: int) -> int:
-    """A code point near this one that is neither a control character nor a surrogate."""
+    """A code point near `code`, greater than `above` if possible, that is no control character or surrogate."""
     if code < _FIRST_PRINTABLE:
         return _FIRST_PRINTABLE
     if _LAST_PRINTABLE < code < 0xA0:
@@ -219,7 +219,7 @@ def _printable(code: int, above: int) -> int:
 
 
 def split_part(store: Store, part: Part, *, count: int, page_size: int = _PAGE_SIZE) -> list[Part]:
-    """The part unchanged if it is short, otherwise about `count` ranges that contain keys and together cover it.
+    """The part unchanged if it is short, otherwise up to `count` ranges that contain keys and together cover it.
 
     Takes a few small requests per range. Raises as `Store.pages` does.
     """

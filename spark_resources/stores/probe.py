@@ -26,7 +26,7 @@ SCRATCH = "_lakefs/retention/gc/lakegc/.probe/"  # every probe's scratch prefix 
 
 _WRITERS = 8  # in parallel
 _ROUNDS = 5
-_LARGE_BYTES = 6 * 1024 * 1024  # more than compatible stores keep in one piece
+_LARGE_BYTES = 6 * 1024 * 1024  # more than compatible stores store as a single chunk
 _NAMES_IN_BYTE_ORDER = ("A", "a-b", "a/b", "a0", "b", "\u00e9", "\uffee", "\U0001f600")
 
 

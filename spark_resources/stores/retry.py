@@ -122,17 +122,17 @@ def write_conditionally(
     A write whose response was lost may have succeeded, and then its retry finds the key taken or the object changed.
     In that case the object is read: if it contains exactly `data`, the write has succeeded.
     """
-    may_be_written = False
+    may_have_succeeded = False
 
     def attempt() -> str:
-        nonlocal may_be_written
+        nonlocal may_have_succeeded
         try:
             return write()
         except Transient:
-            may_be_written = True
+            may_have_succeeded = True
             raise
         except (AlreadyExists, Changed):
-            tag = _tag_if_identical(read_with_tag, data) if may_be_written else None
+            tag = _tag_if_identical(read_with_tag, data) if may_have_succeeded else None
             if tag is None:
                 raise
             return tag
@@ -141,7 +141,7 @@ def write_conditionally(
 
 
 def delete_own_files(store: Store, keys: Iterable[str]) -> list[DeleteResult]:
-    """Delete lakegc's own files, retried by the store's policy; returns the failures. Not for users' objects."""
+    """Delete lakegc's own files, with the store's retry policy; returns the failures. Not for users' objects."""
     remaining, failed = list(keys), dict[str, DeleteResult]()
 
     def attempt() -> None:

@@ -52,7 +52,7 @@ class ObjectProperties:
 class WrittenObject:
     """A written object: its `tag` as in `ObjectProperties`, or None if the store didn't report it.
 
-    `checksums` are those that a listing may show for exactly these bytes; empty if it shows none.
+    An object listed with one of `checksums` has exactly these bytes; empty if no listed checksum guarantees that.
     """
 
     tag: str | None
@@ -89,7 +89,7 @@ class Streams(Protocol):
         """Copy an object on the same server with its headers and metadata, provided it is still `original`.
 
         Raises `AlreadyExists` if the key exists (`copy_never_replaces` tests whether that check is atomic), and
-        `Changed` or `NotFound` if the source was replaced or is gone. The checksum is the one reported for the copy.
+        `Changed` or `NotFound` if the source was replaced or is gone. `checksums` has the one reported for the copy.
         """
         ...
 
@@ -186,7 +186,10 @@ def read_with_resume(
 def require_start(status: int, start: int, key: str, where: str) -> None:
     """Raise `Unavailable` if a response doesn't start at the requested offset."""
     if start and status != 206:
-        raise Unavailable(f"{key!r} in {where} can't be read from byte {start}: the store sent HTTP {status}, not 206")
+        raise Unavailable(
+            f"{key!r} in {where} can't be read from byte {start}: the store ignored the range (HTTP {status} "
+            "instead of 206). Check the endpoint."
+        )
 
 
 def split_into_parts(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:

@@ -137,7 +137,7 @@ def test_a_brake_released_with_a_reason_allows_the_approval(lake: Lake, brake: s
     lake.verify()
 
 
-def test_the_brake_of_an_unreadable_repository_is_released_only_by_the_repositorys_name(lake: Lake) -> None:
+def test_the_brake_for_an_unreadable_repository_is_released_only_by_naming_that_repository(lake: Lake) -> None:
     """A release covers only the unreadable repository that it names, never all of them."""
     add_mark_stopped_by(lake, "others")
 
@@ -170,7 +170,7 @@ def test_each_tripped_brake_needs_its_own_release(lake: Lake) -> None:
     assert lake.approve(released={"share": "so", "live": "so"}).released.keys() == {"share", "live"}
 
 
-def test_the_age_brake_measures_the_age_when_the_approval_would_expire(lake: Lake) -> None:
+def test_the_age_brake_measures_the_age_that_the_mark_would_have_when_the_approval_expires(lake: Lake) -> None:
     """Without this, an approval could outlast the age that the brake allows."""
     lake.add_mark()
     until = lake.finished + LIMITS.age + timedelta(seconds=1)
@@ -209,7 +209,7 @@ def test_an_unknown_mark_is_refused(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("state", [MarkState.MARKING, MarkState.FAILED])
-def test_an_unfinished_mark_is_refused_with_its_failure(lake: Lake, state: MarkState) -> None:
+def test_an_unfinished_mark_is_refused_and_its_failure_is_shown(lake: Lake, state: MarkState) -> None:
     """The message says why the mark stopped."""
     record = lake.add_mark().record
     unfinished = replace(record, state=state, finished=None, digest=None, failure="the wires melted")
@@ -484,7 +484,7 @@ def test_an_altered_approval_does_not_count(lake: Lake) -> None:
     lake.verify()
 
 
-def test_an_approval_is_refused_if_rules_changed_since_the_mark(lake: Lake) -> None:
+def test_an_approval_is_refused_if_the_rules_have_changed_since_the_mark(lake: Lake) -> None:
     """The refusal names the old and new rules. Rules that change after the approval don't invalidate it."""
     lake.add_mark()
     set_rules(lake.sandbox.repository(lake.name), Rules(7, {"dev": 3}))
@@ -504,7 +504,7 @@ HOLDS = b"""holds:
 """
 
 
-def test_an_approval_is_refused_if_holds_changed_since_the_mark(lake: Lake) -> None:
+def test_an_approval_is_refused_if_the_holds_have_changed_since_the_mark(lake: Lake) -> None:
     """The refusal names the holds. Holds that change after the approval don't invalidate it."""
     lake.add_mark()
     lake.place.store().write(HOLDS_KEY, HOLDS)

@@ -102,7 +102,7 @@ def test_the_event_of_an_approval_shows_each_release_with_its_reason(lake: Lake,
         ({"by": "Ada", "digest": "{digest}", "release": {"jump": "so"}}, "has not tripped"),
     ],
 )
-def test_a_run_with_a_wrong_config_fails_and_approves_nothing(
+def test_a_run_with_an_invalid_config_fails_and_approves_nothing(
     lake: Lake, instance: dg.DagsterInstance, config: dict[str, Any], why: str
 ) -> None:
     """The run fails with the reason; nothing is approved, and no event is reported."""

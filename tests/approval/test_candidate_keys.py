@@ -34,7 +34,7 @@ KEYS = st.one_of(st.lists(PIECES, max_size=5).map("".join), st.text(max_size=12)
 
 @pytest.mark.parametrize("local_adapter", [True, False])
 @given(keys=st.lists(KEYS, max_size=20))
-def test_strange_keys_are_those_that_cannot_be_candidates_or_have_dot_segments(
+def test_forbidden_keys_are_those_that_cannot_be_candidates_or_have_dot_segments(
     local_adapter: bool, keys: list[str]
 ) -> None:
     """The vectorised rule agrees with the plain one, key by key."""
@@ -45,7 +45,7 @@ def test_strange_keys_are_those_that_cannot_be_candidates_or_have_dot_segments(
     assert forbidden_keys(pa.array(keys, pa.string()), local_adapter=local_adapter).to_pylist() == expected
 
 
-def test_a_null_is_a_strange_key() -> None:
+def test_a_null_key_is_forbidden() -> None:
     """A row without an address is refused with the mark."""
     assert forbidden_keys(pa.array(["data/a", None], pa.string()), local_adapter=False).to_pylist() == [None]
 

@@ -123,7 +123,7 @@ def test_only_the_word_approve_approves(
     assert (lake.record().state, lake.approval()) == (MarkState.MARKED, None)
 
 
-def test_a_script_needs_yes_and_the_digest_of_the_reviewed_set(lakegc: Lakegc, lake: Lake) -> None:
+def test_a_script_has_to_pass_yes_and_the_digest_of_the_reviewed_set(lakegc: Lakegc, lake: Lake) -> None:
     """A script can't be prompted: without the digest, or with a wrong one, the approval is refused."""
     lake.add_mark()
 

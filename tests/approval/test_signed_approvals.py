@@ -41,7 +41,7 @@ def date_later(lake: Lake, key: str) -> None:
     os.utime(file, (later, later))
 
 
-def test_a_signed_mark_is_approved_and_revoked_only_with_the_key(lake: Lake, signed: Lake) -> None:
+def test_a_signed_mark_can_be_approved_or_revoked_only_with_the_key(lake: Lake, signed: Lake) -> None:
     """Without the key, the mark's state can still be read."""
     signed.add_mark()
     signed.approve()
@@ -56,7 +56,7 @@ def test_a_signed_mark_is_approved_and_revoked_only_with_the_key(lake: Lake, sig
         lake.approve()
 
 
-def test_an_unsigned_mark_is_not_approved(lake: Lake, signed: Lake, lakegc: Lakegc) -> None:
+def test_an_unsigned_mark_can_be_neither_approved_nor_swept(lake: Lake, signed: Lake, lakegc: Lakegc) -> None:
     """An unsigned mark may be forged: the list of marks shows it as not signed, and its summary for the reference
     collector is removed."""
     lake.add_mark()
@@ -139,7 +139,7 @@ def test_approvals_are_refused_if_the_holds_file_was_removed(signed: Lake) -> No
         signed.approve("m2")
 
 
-def test_holds_written_before_a_key_was_set_count_once_they_are_signed(
+def test_holds_written_before_a_key_was_set_count_only_after_they_are_signed(
     lake: Lake, signed: Lake, lakegc: Lakegc
 ) -> None:
     """Somebody has to review the holds and confirm with --yes."""

@@ -96,7 +96,7 @@ def test_an_incomplete_backup_has_no_summary_and_cannot_be_restored(
     assert (outcome["marked"], outcome["subject"]["digest"]) == (4, lake.record().digest)
 
 
-def test_a_destination_that_has_a_backup_of_another_set_with_the_same_id_is_refused(
+def test_a_destination_with_a_backup_of_another_set_under_the_same_mark_id_is_refused(
     commands: Commands, lake: ApprovalLake, tmp_path: Path
 ) -> None:
     """Another mark may have had the same id."""

@@ -145,7 +145,7 @@ def test_vanished_and_changed_objects_are_reported_and_not_copied(task: Task) ->
     ]
 
 
-def test_an_object_of_the_same_size_but_another_time_counts_as_changed(local_task: Task) -> None:
+def test_an_object_of_the_same_size_but_with_a_different_time_counts_as_changed(local_task: Task) -> None:
     """On a store without checksums only the time differs."""
     local_task.write("data/s/a", b"marked")
     rows = local_task.mark_rows(["data/s/a"])

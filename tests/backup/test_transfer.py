@@ -42,7 +42,9 @@ def in_parts(store: Store) -> Streams:
 
 
 @pytest.mark.parametrize("size", [0, 5, 2 * PART + 7])
-def test_objects_written_in_pieces_are_read_with_the_same_bytes_and_metadata(provider: Provider, size: int) -> None:
+def test_objects_written_in_pieces_are_read_back_with_the_same_bytes_and_metadata(
+    provider: Provider, size: int
+) -> None:
     """Small and large objects keep their content type and user metadata."""
     store = provider.open(provider.uri())
     streams, data = in_parts(store), bytes(range(256)) * (size // 256) + bytes(size % 256)

@@ -111,7 +111,7 @@ def test_commits_are_retained_and_expired_as_documented(demo: Demo) -> None:
     assert all(name.endswith(day) for name, (day, _) in verdicts.items() if ": " in name)
 
 
-def test_the_demo_writes_only_to_its_own_folder_and_no_secret(demo: Demo) -> None:
+def test_the_demo_writes_only_to_its_own_folder_and_reveals_no_secret(demo: Demo) -> None:
     """No secret of the environment is written or printed."""
     files = [path for path in demo.folder.rglob("*") if path.is_file()]
 

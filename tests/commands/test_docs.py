@@ -149,7 +149,7 @@ def test_lines_and_paragraphs_are_short(page: Path) -> None:
     assert [paragraph for paragraph in paragraphs(page) if len(paragraph) > LONGEST_PARAGRAPH] == []
 
 
-def test_the_settings_page_names_every_setting_and_no_other() -> None:
+def test_the_settings_page_lists_exactly_the_existing_settings() -> None:
     rows = re.findall(r"^\| (`[^|]*)\|", text(ROOT / "docs" / "settings.md"), re.MULTILINE)
     named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
 
@@ -171,7 +171,7 @@ def test_documented_defaults_of_settings_are_the_effective_ones() -> None:
 
 
 @a_page
-def test_variables_of_settings_are_spelled_as_in_the_code(page: Path) -> None:
+def test_environment_variables_named_on_a_page_belong_to_existing_settings(page: Path) -> None:
     variables = set(re.findall(r"LAKEGC_([A-Z0-9_]*[A-Z0-9])\b", text(page)))
     of_tests = ("TEST_", "MODEL_", "ALL_", "LONG_", "RECORDINGS", "INCREMENTAL_MARKS", "S3")
     strange = {name for name in variables if name.lower() not in Settings.model_fields}
@@ -229,7 +229,7 @@ def test_every_documented_pytest_command_selects_tests() -> None:
 
 
 @a_page
-def test_named_modules_exist_and_are_named_on_two_pages_only(page: Path) -> None:
+def test_modules_named_on_a_page_exist_and_only_two_pages_name_modules(page: Path) -> None:
     """A contributor who moves a module finds here what to change."""
     paths = re.findall(r"(?<![\w/.])(?:lakegc_assets|spark_resources|tests)/[\w/.-]*\w/?", text(page))
     modules = [name.replace(".", "/") + ".py" for name in re.findall(r"\btests\.\w+\.\w+", text(page))]

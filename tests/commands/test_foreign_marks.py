@@ -174,7 +174,7 @@ def test_a_foreign_mark_with_one_damaged_file_is_refused_as_a_whole(
 @pytest.mark.parametrize(
     "left", ["unified/m1/summary.json", "unified/m1/deleted.text/part-0.txt", "uncommitted/m1/deleted/_SUCCESS"]
 )
-def test_a_foreign_mark_without_its_parquet_is_reported_as_damaged(
+def test_a_foreign_mark_without_its_parquet_files_is_reported_as_damaged(
     lakegc: Lakegc, sandbox: Sandbox, lake: str, left: str
 ) -> None:
     """The mark isn't reported as missing, since some of its files remain."""

@@ -127,7 +127,7 @@ def test_a_command_succeeds_in_a_separate_process(shell: Shell, step: str) -> No
 
 
 @pytest.mark.parametrize("step", [step for step, arguments in STEPS.items() if "json" not in arguments])
-def test_the_next_command_is_printed_in_the_form_in_which_lakegc_was_called(shell: Shell, step: str) -> None:
+def test_the_next_command_is_printed_the_way_lakegc_was_invoked(shell: Shell, step: str) -> None:
     """The printed command can be pasted: here lakegc is run as a module, and no shell finds `lakegc`."""
     called = f"{relative_if_inside(sys.executable, Path.cwd())} -m lakegc_assets.cli "
     ended = shell.ended(step)
@@ -139,7 +139,7 @@ def test_the_next_command_is_printed_in_the_form_in_which_lakegc_was_called(shel
     assert " lakegc " not in output.replace(called, "")
 
 
-def test_every_command_is_run_in_a_separate_process() -> None:
+def test_every_command_is_tested_in_a_separate_process() -> None:
     """A new command has to be added to the steps here, or to a test elsewhere that runs it in a process."""
     known = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
     known |= {str(group.name) for group in app.registered_groups}

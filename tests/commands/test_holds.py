@@ -199,7 +199,7 @@ def test_the_second_of_two_simultaneous_changes_is_refused(held: Held) -> None:
     assert held.ids() == ["ours", "theirs", "mine"]
 
 
-def test_a_hold_on_commits_is_counted_only_with_the_whole_commit_graph(held: Held) -> None:
+def test_a_hold_on_commits_is_checked_only_if_the_whole_commit_graph_can_be_read(held: Held) -> None:
     """If some commits can't be read, the check says so."""
     assert held("add", "legal", "--commits", "legal=*", *WHOSE).code == 0
 

@@ -76,7 +76,7 @@ def test_a_refusal_does_not_wait_for_spark_to_start(sandbox: Sandbox, tmp_path: 
     nothing_left(process, tmp_path)
 
 
-def test_spark_that_cannot_start_fails_the_mark_with_one_message(sandbox: Sandbox, tmp_path: Path) -> None:
+def test_a_mark_fails_with_one_message_if_spark_cannot_start(sandbox: Sandbox, tmp_path: Path) -> None:
     """The message names the setting."""
     process = started(sandbox, tmp_path, "mark", "lake", LAKEGC_SPARK_MASTER="nonsense")
 

@@ -176,7 +176,7 @@ def test_totals_in_json_add_up_to_the_expired_set_in_every_grouping(hostile: Mar
     assert document["digest"] == json.loads(hostile.made.out)["digest"]
 
 
-def test_hostile_keys_are_escaped_one_per_line_in_the_human_readable_list(hostile: Marked) -> None:
+def test_hostile_keys_are_escaped_and_shown_one_per_line_in_the_human_readable_list(hostile: Marked) -> None:
     """Characters that could move the cursor are shown as text."""
     lines = lakegc_list(hostile, "table").splitlines()
 
@@ -186,7 +186,7 @@ def test_hostile_keys_are_escaped_one_per_line_in_the_human_readable_list(hostil
         assert [line for line in lines if f"  {escaped_name(key)}  (no commit and no staged change" in line]
 
 
-def test_keys_are_exact_in_the_lists_for_scripts(hostile: Marked) -> None:
+def test_keys_are_exact_in_machine_readable_lists(hostile: Marked) -> None:
     """CSV is an exception: a key that a spreadsheet would execute is preceded by a quote."""
     as_json = json.loads(text := lakegc_list(hostile, "json"))
     as_csv = list(csv.DictReader(io.StringIO(lakegc_list(hostile, "csv"), newline="")))
@@ -279,7 +279,7 @@ def test_a_missing_repository_or_mark_is_an_error(hostile: Marked, pond: str, la
 
 
 @pytest.mark.parametrize(("state", "why"), [(MarkState.FAILED, "the store was away"), (MarkState.MARKING, None)])
-def test_a_review_of_an_unfinished_mark_is_refused_with_its_failure(
+def test_a_review_of_an_unfinished_mark_is_refused_and_its_failure_is_shown(
     hostile: Marked, lakegc: Lakegc, state: MarkState, why: str | None
 ) -> None:
     """No objects are shown."""

@@ -23,7 +23,7 @@ from tests.support.mark_runs import target_of
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_pasted_commands_of_getting_started_create_a_repository_and_approve_its_mark(
+def test_the_commands_pasted_from_getting_started_create_a_repository_and_approve_its_mark(
     tmp_path: Path, lakegc: Lakegc, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An interactive interpreter ends a block only at an empty line; all lines together leave two garbage objects. The

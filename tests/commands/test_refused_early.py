@@ -124,7 +124,7 @@ def test_a_refused_command_leaves_no_run_and_no_partition_in_dagster(
 
 
 @pytest.mark.parametrize("command", [("undo",), ("purge", "--yes")])
-def test_undo_and_purge_without_a_quarantine_end_before_spark_starts(
+def test_undo_and_purge_end_before_spark_starts_if_nothing_is_in_quarantine(
     lake: Lake, without_spark: Callable[..., CommandOutcome], command: tuple[str, ...]
 ) -> None:
     """A sweep that deleted left nothing to bring back."""

@@ -83,7 +83,7 @@ def test_a_report_shows_rescued_and_failed_objects_with_their_reasons(lake: Lake
     assert (document["late"], document["where"].endswith(f"{ASSET}/")) == (["data/s/a"], True)
 
 
-def test_a_report_of_a_mark_that_was_not_swept_is_refused_with_its_state(lake: Lake, lakegc: Lakegc) -> None:
+def test_a_report_of_a_mark_that_was_not_swept_is_refused_and_its_state_is_shown(lake: Lake, lakegc: Lakegc) -> None:
     """A sweep that was cut off has to be resumed; a mark that was never swept has no report."""
     settings = lake.sandbox.settings
     lake.add_mark()
@@ -120,7 +120,7 @@ def test_a_report_says_that_a_quarantine_frees_no_space(lake: Lake, lakegc: Lake
     assert f"lakegc undo {lake.name} m1" in output
 
 
-def test_the_ui_shows_how_a_quarantine_is_undone_and_no_freed_space(lake: Lake) -> None:
+def test_the_ui_shows_how_to_undo_a_quarantine_and_claims_no_freed_space(lake: Lake) -> None:
     """People read `sweep_report` after a sweep, when they decide what happens to the objects."""
     swept(lake, {"data/s/a": (Outcome.QUARANTINED, "")})
     swept(lake, {"data/s/b": (Outcome.DELETED, "")}, "m2")

@@ -96,7 +96,7 @@ def test_the_share_is_of_all_listed_objects_and_bytes(
         assert words in output
 
 
-def test_costs_are_shown_only_with_a_price(lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place) -> None:
+def test_costs_are_shown_only_if_a_price_is_set(lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place) -> None:
     """The price is for a GB of 2^30 bytes; without one, the setting is named."""
     reviewable(place, tables([expired("data/s/a", 3 * 2**40)]), facts={**FACTS, "candidate_bytes": 2**42})
 
@@ -153,7 +153,7 @@ def test_the_largest_newest_and_sampled_objects_are_shown_with_path_and_commit(
     check_terminal_safe(output)
 
 
-def test_the_sample_is_drawn_evenly_and_is_reproducible_for_a_mark(place: Place) -> None:
+def test_the_sample_is_drawn_uniformly_and_is_reproducible_for_a_mark(place: Place) -> None:
     """The sample doesn't depend on how the rows are spread over files."""
     rows = [expired(f"data/s{n % 7}/{n:05}", n) for n in range(2_000)]
 

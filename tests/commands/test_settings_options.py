@@ -32,7 +32,7 @@ def test_a_sweep_with_a_misspelt_backup_setting_is_refused(lake: Lake, lakegc: L
     assert lake.record().state == "approved"
 
 
-def test_an_unknown_setting_is_refused_with_the_closest_name(lake: Lake, lakegc: Lakegc) -> None:
+def test_an_unknown_setting_is_refused_and_the_closest_name_is_suggested(lake: Lake, lakegc: Lakegc) -> None:
     """`--set` takes settings and nothing else."""
     settings = lake.sandbox.settings
 

@@ -71,7 +71,9 @@ def test_status_lists_the_marks_of_all_repositories_or_of_the_given_one(
     assert "hostile" not in of_one
 
 
-def test_status_without_marks_names_the_command_that_makes_one(pond: str, hostile: Marked, lakegc: Lakegc) -> None:
+def test_status_names_the_command_that_makes_a_mark_if_there_are_none(
+    pond: str, hostile: Marked, lakegc: Lakegc
+) -> None:
     """An empty list would leave people without a hint."""
     assert lakegc(hostile.settings, "status", pond).out == f"There are no marks yet. To make one: lakegc mark {pond}\n"
     assert states(lakegc, hostile.settings, pond) == {}
@@ -155,7 +157,7 @@ def test_status_of_an_unknown_repository_is_an_error(still: Marked, lakegc: Lake
     lakegc(still.settings, "status", "nowhere").stopped(1, "nowhere")
 
 
-def test_status_shows_times_of_the_stores_clock_in_utc(still: Marked, lakegc: Lakegc) -> None:
+def test_status_shows_times_by_the_stores_clock_and_in_utc(still: Marked, lakegc: Lakegc) -> None:
     """The terminal's own time zone doesn't matter."""
     record = Mark.open(still.place, "m1").record
 

@@ -267,7 +267,7 @@ def test_a_finished_mark_is_never_repeated(world: World, ran: Run, only: str) ->
 
 
 @pytest.mark.parametrize("config", [{"min_age": "24"}, {"min_age": "1h"}, {"since": "m1", "full": True}])
-def test_a_run_with_any_options_leaves_a_finished_mark_unchanged(
+def test_a_run_leaves_a_finished_mark_unchanged_whatever_its_options(
     world: World, ran: Run, config: dict[str, Any]
 ) -> None:
     """Options that no mark can have turn nothing of a finished one red."""
@@ -421,7 +421,7 @@ def test_checks_evaluate_the_record_in_the_namespace(world: World, ran: Run) -> 
     assert passed == {"inside_only", "ranges_whole"}
 
 
-def test_errors_become_dagster_failures_with_kind_and_exit_code() -> None:
+def test_errors_become_dagster_failures_with_their_kind_and_exit_code() -> None:
     """Failures keep the error's message and are never retried."""
     from lakegc_assets.assets.results import reporting_failures
 

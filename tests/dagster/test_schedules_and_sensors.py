@@ -203,7 +203,7 @@ def test_a_repository_whose_preflight_times_out_is_marked_like_the_others(
     assert not any(PREFLIGHT_TAG in request.tags for request in requests)
 
 
-def test_a_tick_without_a_server_fails(night: Night) -> None:
+def test_a_tick_fails_if_the_server_is_unreachable(night: Night) -> None:
     """The tick isn't reported as a night with nothing to do."""
     settings = {**night.sandbox.settings, "retry_total_s": "0"}
     night.sandbox.stop()
@@ -232,7 +232,7 @@ def test_schedules_and_sensors_are_off_by_default() -> None:
 
 
 @pytest.mark.parametrize("job", [mark_job.name, sweep_job.name])
-def test_every_partition_tags_its_runs_with_the_repository(job: str) -> None:
+def test_the_runs_of_every_partition_are_tagged_with_its_repository(job: str) -> None:
     """Dagster's queue separates runs of a repository by this tag, whoever launches them."""
     job_definition = defs.resolve_job_def(job)
 

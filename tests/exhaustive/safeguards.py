@@ -106,7 +106,7 @@ SAFEGUARDS = (
     ),
     Safeguard(
         "changed rules end a round", 1,
-        "Changed rules, holds and tags on hold end a round; the mark is re-verified.",
+        "Changed rules or holds, and new tags covered by a hold, end a round; the mark is re-verified.",
         "an expired commit", operations=1,
     ),
     Safeguard(
@@ -193,7 +193,7 @@ SAFEGUARDS = (
     ),
     Safeguard(
         "the server's list of commits", 2,
-        "Commits in the server's list are also retained: without a dump, only it has commits on no branch.",
+        "Commits in the server's list are also retained: without a dump, only the list contains commits on no branch.",
         "a young commit on no branch", dump=False,
     ),
     Safeguard(

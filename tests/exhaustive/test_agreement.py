@@ -64,7 +64,7 @@ def test_random_runs_of_the_model_end_like_real_ones_in_the_sandbox(tmp_path: Pa
     assert whole > RUNS // 2
 
 
-def test_runs_of_the_model_have_every_kind_of_fault() -> None:
+def test_runs_of_the_model_include_every_kind_of_fault() -> None:
     """Exceptions are lost responses and delays, which need a store that responds late, and altered or forged files."""
     kinds = {fault.kind for run in varied_runs(100) for fault in run.faults}
 
@@ -72,7 +72,7 @@ def test_runs_of_the_model_have_every_kind_of_fault() -> None:
     assert {("404", DIFF), ("404", LIST), ("404", STAT), ("swallowed error", DIFF), ("swallowed error", LIST)} <= kinds
 
 
-def test_a_quiet_mark_and_sweep_send_the_requests_of_the_model(tmp_path: Path) -> None:
+def test_an_undisturbed_mark_and_sweep_send_the_requests_that_the_model_predicts(tmp_path: Path) -> None:
     """The counts of lists, diffs, listings of branches and lookups of each path agree: otherwise a fault would not hit
     the same request."""
     scenario = SCENARIOS["garbage beside another repository"]
@@ -88,7 +88,7 @@ def test_a_quiet_mark_and_sweep_send_the_requests_of_the_model(tmp_path: Path) -
 PLACES = [None, Entry(0, 0), Entry(1, 0), Entry(2, 2)]  # the second and third have the same content
 
 
-def test_merges_of_the_model_are_those_of_the_server(tmp_path: Path) -> None:
+def test_the_model_merges_branches_as_the_server_does(tmp_path: Path) -> None:
     """The same paths with the same addresses, whichever sides changed what."""
     rng, universe = Random(3), Universe(contents=OBJECTS)
     for number in range(MERGES):
@@ -137,7 +137,7 @@ def subsets() -> Sequence[tuple[int, ...]]:
     return list(chain.from_iterable(combinations(OBJECTS, size) for size in range(len(OBJECTS) + 1)))
 
 
-def test_the_paths_that_the_model_probes_are_those_of_the_rule() -> None:
+def test_the_model_probes_exactly_the_paths_that_the_code_probes() -> None:
     universe = Universe(contents=OBJECTS)
     for tree in TREES:
         commit = universe.commit(Commit((), tree, 0))
@@ -157,7 +157,7 @@ def test_the_paths_that_the_model_probes_are_those_of_the_rule() -> None:
             assert {row["size"] for row in probes} == decisions.probed_sizes(universe, [commit], sizes)
 
 
-def test_the_objects_that_the_model_keeps_by_probes_are_those_of_the_rule() -> None:
+def test_after_the_probes_the_model_keeps_exactly_the_objects_that_the_code_keeps() -> None:
     """A served object is kept, and for a probe without a clear result, all objects of its size."""
     universe = Universe(contents=OBJECTS)
     everything = sum(map(bit, OBJECTS))

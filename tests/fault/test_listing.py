@@ -24,7 +24,7 @@ def test_an_empty_listing_stops_the_mark_if_commits_have_objects(lakegc: Lakegc,
     lake.has_no_finished_mark()
 
 
-def test_a_repository_without_any_object_is_marked(lake: Lake) -> None:
+def test_a_repository_without_any_objects_is_marked(lake: Lake) -> None:
     """No object is stored, committed or staged, so none is missing or expired, in full and incremental marks."""
     lake.sandbox.create(empty := f"{lake.name}-empty")
 

@@ -169,7 +169,7 @@ def test_an_empty_list_is_accepted_if_nothing_is_staged(lake: Lake) -> None:
     }
 
 
-def test_a_reading_of_staged_objects_takes_a_few_requests_per_branch(lake: Lake) -> None:
+def test_reading_staged_objects_takes_only_a_few_requests_per_branch(lake: Lake) -> None:
     """A branch with up to a thousand changes needs its staged objects and one page of addresses."""
     lake.requests.clear()
     mark = lake.mark()
@@ -241,7 +241,7 @@ def test_staged_objects_are_kept_even_if_scans_repeatedly_end_early(lake: Lake) 
     assert mark.expired == lake.garbage
 
 
-def test_a_reading_without_staged_objects_that_an_earlier_one_had_stops_the_mark(lake: Lake) -> None:
+def test_a_reading_that_misses_staged_objects_found_by_an_earlier_one_stops_the_mark(lake: Lake) -> None:
     """A record long after the first page breaks between two readings; an object re-staged after it is on no list."""
     restaged = lake.add_garbage("restaged")
 

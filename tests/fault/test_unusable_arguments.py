@@ -76,13 +76,13 @@ def test_a_mark_fails_if_the_store_refuses_its_credentials(lakegc: Lakegc, lake:
 
 
 @pytest.mark.parametrize("repository", ["lake/main", "Lake", "a", "lakefs://lake", "lake|m1", ""])
-def test_an_invalid_repository_name_is_wrong_usage(lakegc: Lakegc, lake: Lake, repository: str) -> None:
+def test_an_invalid_repository_name_is_a_usage_error(lakegc: Lakegc, lake: Lake, repository: str) -> None:
     """No repository can have this name."""
     lakegc(lake.settings, "mark", repository).stopped(2, repository, "repository")
 
 
 @pytest.mark.parametrize("mark_id", ["a/b", "../b", "a b", "-a", ".hidden", "ü", "a\nb", "a" * 129])
-def test_an_invalid_mark_id_is_wrong_usage(lakegc: Lakegc, lake: Lake, mark_id: str) -> None:
+def test_an_invalid_mark_id_is_a_usage_error(lakegc: Lakegc, lake: Lake, mark_id: str) -> None:
     """A mark id is one printable path segment; anything else could lead to another folder. Nothing is written."""
     lakegc(lake.settings, "mark", lake.name, f"--mark-id={mark_id}").stopped(
         2, "can't be a mark id", "20261121T085000Z"
@@ -98,26 +98,26 @@ def test_a_minimum_age_below_24_hours_needs_allow_young(lakegc: Lakegc, lake: La
 
 
 @pytest.mark.parametrize("age", ["tomorrow", "24", "-1h", "1.5.2h", "24h!", "99999999999w"])
-def test_a_minimum_age_without_a_valid_unit_is_wrong_usage(lakegc: Lakegc, lake: Lake, age: str) -> None:
+def test_a_minimum_age_without_a_valid_unit_is_a_usage_error(lakegc: Lakegc, lake: Lake, age: str) -> None:
     """The message says what is expected."""
     lakegc(lake.settings, "mark", lake.name, f"--min-age={age}").stopped(2, age, "24h, 90m or 1d12h")
     assert lake.records() == []
 
 
 @pytest.mark.parametrize("arguments", [["--no-such-option"], ["--scope", "everything"], ["--format", "xml"]])
-def test_an_unknown_option_or_value_is_wrong_usage(lakegc: Lakegc, lake: Lake, arguments: list[str]) -> None:
+def test_an_unknown_option_or_value_is_a_usage_error(lakegc: Lakegc, lake: Lake, arguments: list[str]) -> None:
     """Unknown options are never ignored."""
     lakegc(lake.settings, "mark", lake.name, *arguments).stopped(2, arguments[0])
 
 
-def test_a_missing_file_of_accepted_losses_is_wrong_usage(lakegc: Lakegc, lake: Lake) -> None:
+def test_a_missing_file_of_accepted_losses_is_a_usage_error(lakegc: Lakegc, lake: Lake) -> None:
     """A missing file doesn't count as an empty list."""
     missing = str(lake.folder / "no-such-file")
 
     lakegc(lake.settings, "mark", lake.name, "--accept-missing", missing).stopped(2, missing)
 
 
-def test_a_mark_id_in_use_is_wrong_usage(lakegc: Lakegc, lake: Lake) -> None:
+def test_a_mark_id_in_use_is_a_usage_error(lakegc: Lakegc, lake: Lake) -> None:
     """The mark stays as it is."""
     assert lakegc(lake.settings, "mark", lake.name, "--mark-id", "m1", *NO_AGE).code == 0
     before = lake.records()

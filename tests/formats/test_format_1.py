@@ -210,7 +210,7 @@ PROTECTING = {
 
 
 @pytest.mark.parametrize("name", PROTECTING)
-def test_an_unknown_format_of_holds_lease_owner_or_quarantine_stops_mark_and_sweep(
+def test_an_unknown_format_of_holds_lease_owner_or_quarantine_stops_marks_and_sweeps(
     lakegc: Lakegc, sandbox: Sandbox, name: str
 ) -> None:
     """A newer version may give holds, lease, owner and quarantine another meaning, so nothing is deleted."""

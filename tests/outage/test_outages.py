@@ -127,7 +127,7 @@ class Outages:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seconds", OUTAGES_S)
-def test_an_outage_in_any_phase_does_not_change_the_result(
+def test_an_outage_in_any_phase_leaves_the_result_unchanged(
     lake: Lake, lakegc: Lakegc, tmp_path: Path, seconds: float
 ) -> None:
     """A store or server that is away for a moment neither stops a run nor falsifies its counts."""
@@ -208,7 +208,7 @@ class Churn:
 
 
 @pytest.mark.timeout(600)
-def test_branches_created_and_deleted_in_any_phase_do_not_change_the_result(
+def test_branches_created_and_deleted_in_any_phase_leave_the_result_unchanged(
     lake: Lake, lakegc: Lakegc, tmp_path: Path
 ) -> None:
     """A server skips entries of its list if a branch is deleted just before its turn: staged objects must not be

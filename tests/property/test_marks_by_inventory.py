@@ -51,7 +51,9 @@ def options(file: Path, taken: datetime) -> MarkOptions:
     )
 
 
-def test_a_mark_from_an_inventory_expires_the_garbage_of_the_inventorys_time(sandbox: Sandbox, tmp_path: Path) -> None:
+def test_a_mark_from_an_inventory_expires_the_garbage_as_of_the_inventorys_time(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
     """Later objects don't expire, and the sweep leaves objects that changed since the mark."""
     lake, file = sandbox.create("lake"), tmp_path / "list.csv"
     store = target_of(sandbox.settings, "lake").place.store()

@@ -106,7 +106,7 @@ def test_a_commit_that_is_created_and_becomes_dangling_during_a_mark_is_live(san
     assert mark.expired == {garbage}
 
 
-def test_without_rules_and_dump_the_objects_of_every_range_are_live(sandbox: Sandbox) -> None:
+def test_without_rules_or_a_dump_the_objects_of_every_range_are_live(sandbox: Sandbox) -> None:
     """Old ranges count, too; tables of an earlier dump of references are not mistaken for ranges."""
     lake = sandbox.create("lake")
     garbage = with_garbage(lake)

@@ -221,7 +221,7 @@ def test_a_mark_is_refused_if_the_holds_file_is_invalid(world: World) -> None:
     assert not Mark.exists(target_of(world.sandbox.settings, "lake").place, "bad-file")
 
 
-def test_a_change_of_holds_during_a_mark_stops_it(world: World) -> None:
+def test_a_change_to_the_holds_during_a_mark_stops_it(world: World) -> None:
     """The mark stops whichever step comes next."""
     world.hold(EVERY_KIND)
     changed = on_first_message("reading staged addresses", lambda: world.hold(None))

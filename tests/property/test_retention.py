@@ -192,7 +192,7 @@ def test_a_longer_rule_or_an_earlier_now_retains_at_least_as_much(
 
 @given(histories())
 @patient
-def test_dates_of_the_api_retain_at_least_what_dates_of_the_dump_retain(history: History) -> None:
+def test_dates_from_the_api_retain_at_least_what_dates_from_the_dump_retain(history: History) -> None:
     """The API's dates are truncated to seconds."""
     cut_off = {
         name: commit._replace(date=commit.date - commit.date % SECOND) for name, commit in history.commits.items()

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from lakegc_assets.sweep.preconditions import SweepOptions
-from spark_resources.deleting.quarantine import quarantine_key
+from spark_resources.deleting.quarantine import key_in_quarantine
 from spark_resources.stores import open_store
 from tests.support.fake_gcs import FakeGCS
 from tests.support.mark_runs import ANY_AGE, Marker, Sweeper, target_of
@@ -45,4 +45,4 @@ def test_a_sweep_in_cloud_storage_quarantines_exactly_the_expired_set(fake_gcs: 
     assert marked.expired == recording.expired()
     assert before - after == recording.expired()
     assert Counter(report.objects) == Counter(quarantined=len(recording.expired()))
-    assert {key: store.read(quarantine_key("m1", key)) for key in recording.expired()} == contents
+    assert {key: store.read(key_in_quarantine("m1", key)) for key in recording.expired()} == contents

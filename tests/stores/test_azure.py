@@ -99,7 +99,7 @@ def at(fixed_server: FixedServer, **settings: object) -> Store:
         ),
     ],
 )
-def test_a_namespace_is_read_as_lakefs_reads_it(uri: str, endpoint: str | None, wanted: Container) -> None:
+def test_a_namespace_is_parsed_as_lakefs_parses_it(uri: str, endpoint: str | None, wanted: Container) -> None:
     """Account, container and path; requests use TLS unless an endpoint is set."""
     assert container_of(Namespace.parse(uri), endpoint) == wanted
 
@@ -293,7 +293,9 @@ def test_a_blob_is_deleted_with_its_snapshots(azurite: Azurite, client: Containe
     assert list(client.list_blobs(f"{name}/", include=["snapshots"])) == []
 
 
-def test_only_the_leased_blob_of_a_batch_is_not_deleted(azurite: Azurite, client: ContainerClient, name: str) -> None:
+def test_all_blobs_of_a_batch_except_a_leased_one_are_deleted(
+    azurite: Azurite, client: ContainerClient, name: str
+) -> None:
     """On a real server each key has its own result: deleted, already gone, or leased."""
     store = on(azurite, name)
     write_all(store, ["data/a", "data/leased", "data/z"])
@@ -381,7 +383,7 @@ def test_no_key_counts_as_deleted_after_an_unreadable_response_to_a_batch(body: 
     assert all(result.transient for result in results)
 
 
-def test_only_ascii_digits_are_a_request_number() -> None:
+def test_a_request_number_consists_of_ascii_digits_only() -> None:
     """Unicode has other characters that look like digits."""
     body = batch_response(("0", 202, ""), ("²", 202, ""), ("-1", 202, ""), ("1 ", 404, GONE))
 
@@ -515,7 +517,9 @@ def test_keys_are_deleted_one_by_one_if_batches_are_refused(
     assert (store.capabilities.delete_batch == 1) is is_remembered
 
 
-def test_after_a_batch_and_one_delete_are_refused_for_permissions_no_more_are_sent(azurite: Azurite, name: str) -> None:
+def test_after_a_batch_and_one_delete_are_refused_for_lack_of_permission_nothing_more_is_sent(
+    azurite: Azurite, name: str
+) -> None:
     """After the first refused single delete no more requests are sent, and all keys have failed."""
 
     def before(method: str, path: str) -> PlainResponse | None:
@@ -664,7 +668,7 @@ def as_a_version(method: str, _: str, headers: dict[str, str]) -> None:
         headers["x-ms-version-id"] = "2026-03-31T10:00:00.0000000Z"
 
 
-def test_deletes_are_final_only_without_soft_delete_and_versions(azurite: Azurite, name: str) -> None:
+def test_deletes_are_final_only_if_neither_soft_delete_nor_versioning_is_enabled(azurite: Azurite, name: str) -> None:
     """If lakegc can't find out, it reports the effect as unknown."""
     store = on(azurite, name)
     assert (

@@ -13,7 +13,7 @@ def missing_result(provider: Provider) -> Deletion:
     return Deletion.ALREADY_GONE if provider.capabilities.reports_missing_deletes else Deletion.DELETED
 
 
-def test_every_key_has_one_result_in_the_given_order(store: Store, provider: Provider) -> None:
+def test_one_result_per_key_is_returned_in_the_given_order(store: Store, provider: Provider) -> None:
     """More than a thousand keys are deleted: existing, missing, hostile and repeated ones."""
     present = [f"data/s/{number}" for number in range(40)]
     hostile = ["data/s/control\x01", "data/s/return\r", "data/s/&<>", "data/s/tab\t", "data/s/é %2F+"]

@@ -192,7 +192,7 @@ def test_a_lost_connection_gives_every_key_of_the_batch_a_transient_code(fake_gc
     assert all(result.transient for result in (*refused, *silent))
 
 
-def test_a_404_means_already_gone_only_where_the_bucket_exists(fake_gcs: FakeGCS, bucket: str) -> None:
+def test_a_404_means_already_gone_only_if_the_bucket_exists(fake_gcs: FakeGCS, bucket: str) -> None:
     """More than a hundred keys are sent in several batches."""
     store = at(fake_gcs.settings(), f"gs://{bucket}/gone")
     store.write("data/there", b"")
@@ -206,7 +206,7 @@ def test_a_404_means_already_gone_only_where_the_bucket_exists(fake_gcs: FakeGCS
     assert "nowhere-at-all" in nowhere[0].message
 
 
-def test_deletes_of_dot_segments_and_reserved_names_are_never_sent(fake_gcs: FakeGCS) -> None:
+def test_deletes_of_keys_that_are_dot_segments_or_reserved_names_are_never_sent(fake_gcs: FakeGCS) -> None:
     """A URL treats `.` and `..` as folders, so such a delete could delete the bucket."""
     fake_gcs.make_bucket("dots")
     store = at(fake_gcs.settings(), "gs://dots")
@@ -234,7 +234,7 @@ def test_an_ambiguous_namespace_is_refused(uri: str) -> None:
         at(StoreSettings(gcs_anonymous=True), uri)
 
 
-def test_keys_with_line_ends_are_refused() -> None:
+def test_keys_with_line_breaks_are_refused() -> None:
     """Cloud Storage has no such names. A probe may find that another server accepts them."""
     with replying(200, b"") as fixed_server:
         store = at(fixed_server.settings())
@@ -341,7 +341,7 @@ def test_a_large_conditional_write_keeps_its_condition(fake_gcs: FakeGCS, bucket
     assert store.read_with_tag("large") == (data, tag)
 
 
-def test_gzip_encoded_content_is_read_as_it_is_stored(fake_gcs: FakeGCS, bucket: str) -> None:
+def test_gzip_encoded_content_is_read_without_decompression(fake_gcs: FakeGCS, bucket: str) -> None:
     """The size and checksum are those of the stored bytes."""
     packed = gzip.compress(b"content" * 100, mtime=0)
     name = "packed%2Fdata%2Fx"
@@ -459,7 +459,7 @@ def service_account(folder: Path, token_uri: str) -> Path:
     return folder / "account.json"
 
 
-def test_the_account_of_the_credentials_file_is_used(tmp_path: Path) -> None:
+def test_the_account_in_the_credentials_file_is_used(tmp_path: Path) -> None:
     """A token is requested from the account's token server and sent with every request."""
 
     def respond(request: Request) -> tuple[int, dict[str, str], bytes]:
@@ -671,7 +671,7 @@ def test_names_with_a_lone_surrogate_are_counted_as_unreadable() -> None:
     assert (list(page.prefixes), page.unreadable_names) == (["data/y/"], 2)
 
 
-def test_an_object_whose_checksum_is_not_listed_has_none() -> None:
+def test_an_object_listed_without_a_checksum_has_none() -> None:
     """The object is encrypted with a key of the client."""
     without = {name: value for name, value in item("ns/data/x").items() if name != "crc32c"}
     with replying(200, listing(without), JSON) as fixed_server:

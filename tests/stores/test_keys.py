@@ -143,7 +143,7 @@ def test_keys_with_percent_space_unicode_are_really_deleted(store: Store) -> Non
 
 
 @pytest.mark.parametrize("key", ["", "half a pair \ud800"], ids=ascii)
-def test_empty_keys_and_text_that_is_not_utf8_are_refused(store: Store, key: str) -> None:
+def test_empty_keys_and_keys_that_cannot_be_encoded_as_utf8_are_refused(store: Store, key: str) -> None:
     """Every store refuses such keys."""
     with pytest.raises(WrongUsage):
         store.write(key, b"")

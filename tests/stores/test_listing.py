@@ -93,7 +93,7 @@ def test_namespace_with_double_or_missing_slash_has_the_same_objects(provider: P
 
 
 @pytest.mark.parametrize("path", ["a//b", "/a", "a/./b"])
-def test_a_namespace_with_unusual_slashes_is_used_exactly_or_refused(provider: Provider, path: str) -> None:
+def test_a_namespace_with_unusual_slashes_is_used_as_written_or_refused(provider: Provider, path: str) -> None:
     """A store that would normalize the path refuses it. In other stores it is a namespace of its own."""
     bucket = provider.bucket_uri()
     uri = f"{bucket}/{path}"
@@ -171,7 +171,7 @@ def test_start_after_with_a_delimiter_is_refused(store: Store) -> None:
 
 
 @pytest.mark.parametrize("page_size", [1, 3, 1000])
-def test_with_a_delimiter_each_key_or_a_prefix_of_it_is_listed(store: Store, page_size: int) -> None:
+def test_with_a_delimiter_each_key_is_listed_itself_or_by_its_prefix(store: Store, page_size: int) -> None:
     """Each prefix is listed once."""
     write_all(store, TREE)
 

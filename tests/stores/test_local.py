@@ -60,7 +60,7 @@ def test_a_key_that_leads_out_of_the_root_is_refused(store: Store, root: Path, k
     assert secret.read_bytes() == b"secret"
 
 
-def test_links_are_neither_listed_nor_followed(store: Store, root: Path) -> None:
+def test_symlinks_are_neither_listed_nor_followed(store: Store, root: Path) -> None:
     """Links to files and folders are counted as unreadable."""
     outside = root.parent / "outside"
     outside.mkdir()
@@ -91,7 +91,7 @@ def test_links_are_neither_listed_nor_followed(store: Store, root: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["linked", "outside-by/inner"])
-def test_a_namespace_behind_a_link_is_refused(root: Path, name: str) -> None:
+def test_a_namespace_behind_a_symlink_is_refused(root: Path, name: str) -> None:
     """Every method refuses a link in place of the namespace's folder or of a folder between it and the configured
     path."""
     outside = root.parent.parent / "outside"
@@ -115,7 +115,7 @@ def test_a_namespace_behind_a_link_is_refused(root: Path, name: str) -> None:
     assert [path.name for path in (outside / "inner").iterdir()] == ["x"]
 
 
-def test_the_configured_path_may_be_a_link(root: Path) -> None:
+def test_the_configured_path_may_be_a_symlink(root: Path) -> None:
     """The configured path is the operator's, and may lead to another disk."""
     (root.parent.parent / "by-link").symlink_to(root.parent)
     store = open_store(Namespace.parse("local://ns"), StoreSettings(local_path=str(root.parent.parent / "by-link")))
@@ -126,7 +126,7 @@ def test_the_configured_path_may_be_a_link(root: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["lock", ""])
-def test_a_link_in_place_of_a_working_folder_or_lock_is_refused(store: Store, root: Path, name: str) -> None:
+def test_a_symlink_in_place_of_a_working_folder_or_lock_is_refused(store: Store, root: Path, name: str) -> None:
     """No file is created behind the link."""
     outside = root.parent / "outside"
     outside.mkdir()

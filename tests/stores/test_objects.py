@@ -114,7 +114,7 @@ def test_a_listing_and_a_lookup_agree_about_an_object(store: Store) -> None:
     assert entry.size == 5
 
 
-def test_conditional_writes_never_overwrite(store: Store) -> None:
+def test_conditional_writes_are_refused_if_their_condition_does_not_hold(store: Store) -> None:
     """One kind of write requires the object to be absent, the other requires it to be unchanged."""
     first = store.write_if_absent("lease", b"one")
     with pytest.raises(AlreadyExists, match="lease"):

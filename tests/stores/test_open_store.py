@@ -119,7 +119,7 @@ def test_both_spellings_of_a_local_namespace_name_the_same_folder(tmp_path: Path
 
 
 @pytest.mark.parametrize("uri", ["local://repo/../other", "local://../other", "local://a//b", "local://./a"])
-def test_a_local_namespace_that_is_not_a_folder_of_the_configured_path_is_refused(tmp_path: Path, uri: str) -> None:
+def test_a_local_namespace_that_is_not_a_folder_below_the_configured_path_is_refused(tmp_path: Path, uri: str) -> None:
     """Such a namespace would lead out of the configured path."""
     with pytest.raises(WrongUsage):
         open_store(Namespace.parse(uri), StoreSettings(local_path=str(tmp_path)))

@@ -112,7 +112,7 @@ def test_a_listing_that_is_split_while_it_runs_lists_every_key_once(
     )
 
 
-def test_folders_listed_in_parallel_give_each_row_its_folder(store: Store) -> None:
+def test_each_row_of_a_parallel_listing_names_its_folder(store: Store) -> None:
     write_all(store, [*LONG, "root", "data/right"])
     folders = sorted({key[: key.index("/", 5) + 1] for key in LONG})
     parts = [Part("", flat=True), Part("data/", flat=True), *map(Part, folders)]
@@ -221,7 +221,7 @@ def test_between_returns_a_key_between_two_keys(shared: str, low: str, high: str
         assert high is None or middle.encode() < high.encode()
 
 
-def test_halving_a_range_ends_after_a_few_steps() -> None:
+def test_halving_a_range_ends_after_a_limited_number_of_steps() -> None:
     """Keys of lakeFS have a long common prefix."""
     low, steps = "data/s/cpj2k6c8kq2h3m1v0a1g", 0
     high: str | None = None

@@ -68,7 +68,7 @@ def listing(*keys: str, more: str = "<IsTruncated>false</IsTruncated>", encoding
 # --- tags -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_tag_of_a_plain_upload_is_an_md5_if_the_store_is_known_to_use_md5(server: S3Server) -> None:
+def test_the_etag_of_a_plain_upload_is_an_md5_if_the_store_is_known_to_use_md5(server: S3Server) -> None:
     """The meaning of other stores' ETags is unknown."""
     store = on(server, "plain")
     store.write("data/x", b"content")
@@ -80,7 +80,7 @@ def test_the_tag_of_a_plain_upload_is_an_md5_if_the_store_is_known_to_use_md5(se
         store.etag_is_md5("data/none")
 
 
-def test_the_tag_of_a_multipart_upload_is_not_an_md5(server: S3Server) -> None:
+def test_the_etag_of_a_multipart_upload_is_not_an_md5(server: S3Server) -> None:
     """An upload in a single part has such a tag, too."""
     client = server.client()
     place = {"Bucket": "s3-tests", "Key": "parts/data/x"}
@@ -93,7 +93,7 @@ def test_the_tag_of_a_multipart_upload_is_not_an_md5(server: S3Server) -> None:
     assert not on(server, "parts").etag_is_md5("data/x")
 
 
-def test_the_tag_of_a_kms_encrypted_object_is_not_an_md5(moto_server: S3Server) -> None:
+def test_the_etag_of_a_kms_encrypted_object_is_not_an_md5(moto_server: S3Server) -> None:
     """The tag only looks like an MD5."""
     moto_server.make_bucket("s3-tests")
     moto_server.client().put_object(
@@ -118,7 +118,7 @@ def test_the_tag_of_a_kms_encrypted_object_is_not_an_md5(moto_server: S3Server) 
         ({"ETag": ""}, "bucket", False),
     ],
 )
-def test_a_tag_is_an_md5_only_in_an_ordinary_bucket_without_customer_keys_or_kms(
+def test_an_etag_is_an_md5_only_in_an_ordinary_bucket_without_customer_keys_or_kms(
     headers: dict[str, str], bucket: str, is_md5: bool
 ) -> None:
     """The tag must have 32 hex digits, and the object must be unencrypted or encrypted by S3 itself."""
@@ -129,7 +129,7 @@ def test_a_tag_is_an_md5_only_in_an_ordinary_bucket_without_customer_keys_or_kms
         assert store.etag_is_md5("data/x") is is_md5
 
 
-def test_the_tag_is_not_an_md5_if_the_head_request_is_refused() -> None:
+def test_the_etag_does_not_count_as_an_md5_if_the_head_request_is_refused() -> None:
     """An object encrypted with a key of the client can't be looked up (400). That is no error."""
     with replying(400, b"") as fixed_server:
         store = open_store(Namespace.parse("s3://bucket/ns"), fixed_server.settings(), capabilities=MD5)
@@ -452,7 +452,7 @@ def test_encoded_keys_are_decoded_to_the_original_keys(key: str, safe: str) -> N
         ("20260331T100000Z", "2026-03-31T10:00:00+00:00"),
     ],
 )
-def test_times_are_read_in_every_iso_8601_form(written: str, meant: str) -> None:
+def test_times_are_parsed_in_every_iso_8601_format(written: str, meant: str) -> None:
     """A misread time would make an object look younger or older than it is."""
     [row] = parse_listing(
         listing("ns/data/x").replace(b"2026-03-31T10:00:00.123Z", written.encode())
@@ -475,7 +475,7 @@ def test_a_listing_with_a_doctype_is_refused() -> None:
 @pytest.mark.parametrize(
     "uri", ["s3://bucket/a%20b", "s3://bucket/a?b", "s3://user@bucket/ns", "s3://bucket:443/ns", "s3://bucket%41"]
 )
-def test_a_namespace_that_lakefs_reads_as_another_place_is_refused(uri: str) -> None:
+def test_a_namespace_that_lakefs_resolves_to_another_location_is_refused(uri: str) -> None:
     """lakeFS reads `s3://bucket/a%20b` as the folder `a b`. Objects in the folder `a%20b` don't belong to this
     repository."""
     with pytest.raises(WrongUsage, match="can't be a namespace"):
@@ -534,7 +534,7 @@ def test_no_single_deletes_follow_a_slow_refusal_of_a_batch() -> None:
     assert [result.code for result in results] == [NOT_SENT] * 2
 
 
-def test_deleting_key_by_key_stops_within_the_time_of_one_request() -> None:
+def test_deleting_key_by_key_stops_within_the_time_allowed_for_one_request() -> None:
     """The sender of the batch checked that the lease lasts for that time. Keys that were not sent are reported as
     such."""
     clock = itertools.count(step=ONE_BY_ONE_TIMEOUT_S / 2)
@@ -597,7 +597,7 @@ def test_the_dagster_resource_returns_an_ordinary_client(server: S3Server) -> No
 ODD = ("data/x", "data//x", "data/./x", "data/a b+c%20é", "data/x/", "_lakefs/ab", "data/.x", "data/a=b/c.d-e_f")
 
 
-def test_fast_reads_return_any_object_completely(server: S3Server) -> None:
+def test_fast_reads_return_every_object_in_full(server: S3Server) -> None:
     """The object may be empty or large, or have an unusual name. A missing object is reported as missing."""
     store = on(server, "quick")
     folding = isinstance(server, SeaweedFS)
@@ -651,7 +651,7 @@ def test_fast_requests_stop_after_three_failures() -> None:
 
 
 @pytest.mark.parametrize("name", ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"])
-def test_fast_reads_ignore_endpoints_in_the_environment(
+def test_fast_reads_ignore_endpoints_set_in_environment_variables(
     seaweedfs: S3Server, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """All reads go to the endpoint in lakegc's settings."""

@@ -197,7 +197,7 @@ def test_xml_unsafe_keys_fall_back_to_single_delete(tmp_path: Path) -> None:
     ],
     ids=["cut off", "a proxy's", "empty", "of no key"],
 )
-def test_a_batch_with_an_unreadable_response_is_retried_and_then_fails_key_by_key(body: bytes) -> None:
+def test_a_batch_with_unreadable_responses_is_retried_and_then_each_of_its_keys_fails(body: bytes) -> None:
     """The response is truncated or doesn't come from the store. The sweep continues."""
     with replying(200, body, {"Content-Type": "application/xml"}) as server:
         store = S3Store(Namespace.parse("s3://bucket/lake"), server.settings())

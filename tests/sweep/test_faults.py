@@ -72,7 +72,7 @@ def run(seaweedfs: SeaweedFS, proxy: StoreProxy, spark: SparkResource) -> Iterat
         ("intent", Fault.BROKEN_AFTER, 2),
     ],
 )
-def test_transient_faults_are_retried_until_every_approved_key_is_deleted(
+def test_requests_with_transient_faults_are_retried_until_every_approved_key_is_deleted(
     run: SweepRun, proxy: StoreProxy, kind: str, fault: Fault, nth: int
 ) -> None:
     """The receipts of the approved keys say deleted, and no other key is deleted."""
@@ -106,7 +106,7 @@ def test_receipt_totals_equal_set_under_partial_failures(run: SweepRun, proxy: S
 
 
 @pytest.mark.parametrize(("kind", "words"), [("receipt", "507"), ("intent", "507"), ("list", "500")])
-def test_a_sweep_that_cannot_write_receipts_stops_and_resumes_with_true_outcomes(
+def test_a_sweep_that_cannot_write_receipts_stops_and_when_resumed_records_correct_outcomes(
     run: SweepRun, proxy: StoreProxy, kind: str, words: str
 ) -> None:
     """The sweep stops with the store's own error."""
@@ -148,7 +148,7 @@ def fail(_: int) -> None:
     raise ValueError("as planned")
 
 
-def test_quarantining_despite_faults_loses_no_object(run: SweepRun, proxy: StoreProxy) -> None:
+def test_quarantining_loses_no_objects_despite_faults(run: SweepRun, proxy: StoreProxy) -> None:
     """In the end each object is either in quarantine or at its key."""
     proxy.plan = every_nth(4, "delete", Fault.BROKEN_AFTER)
     finish_sweep_alone(run, KEYS[:60], Action.QUARANTINE)

@@ -130,7 +130,7 @@ def test_an_object_in_a_range_replaced_in_an_earlier_marks_metarange_is_rescued(
     assert lake.stored(lake.dropped)
 
 
-def test_a_sweep_reads_a_table_again_that_an_earlier_mark_recorded_as_without_references(lake: Lake) -> None:
+def test_a_sweep_re_reads_a_table_that_an_earlier_mark_recorded_as_having_no_references(lake: Lake) -> None:
     """An incremental mark trusts what the forged mark records about another repository. A full mark and a sweep
     don't."""
     other = lake.sandbox.create("other")
@@ -156,7 +156,7 @@ def test_a_sweep_reads_a_table_again_that_an_earlier_mark_recorded_as_without_re
     assert report.objects == {"deleted": 1, "rescued": 1}
 
 
-def test_an_incremental_mark_is_not_handed_to_the_reference_collector(lake: Lake) -> None:
+def test_an_incremental_mark_cannot_be_handed_to_the_reference_collector(lake: Lake) -> None:
     """The reference collector doesn't re-verify anything, so it would delete objects that an earlier mark's altered
     files name."""
     lake.mark("m1")

@@ -149,7 +149,7 @@ def test_each_reason_rescues_an_object_in_a_sweep(lake: Lake, reason: KeepReason
     assert not lake.is_stored(lake.free)
 
 
-def test_every_reason_has_its_lookup() -> None:
+def test_every_keep_reason_has_a_lookup() -> None:
     """A reason without a lookup would keep no object."""
     assert tuple(LOOKUPS) == KEEP_REASONS
     assert len({reason.name for reason in KEEP_REASONS}) == len(KEEP_REASONS)

@@ -29,7 +29,7 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
         yield Lake(tmp_path, stack)
 
 
-def test_after_a_failed_run_the_lease_stays_taken_while_its_tasks_rely_on_it(lake: Lake) -> None:
+def test_the_lease_of_a_failed_run_stays_taken_while_the_runs_tasks_rely_on_it(lake: Lake) -> None:
     """If it were free, a task could delete under another run's lease."""
     lease = lake.take("Ada")
     watch = LeaseWatch(lake.store, lease.token, lake.clock)

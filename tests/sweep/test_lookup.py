@@ -133,5 +133,5 @@ def test_a_failing_request_fails_the_lookup(store: Store) -> None:
             Lookup(Away(store)).look_up(chunk([("data/one/", f"data/one/{number}") for number in range(count)]))  # type: ignore[arg-type]
 
 
-def test_a_lookup_of_no_keys_finds_nothing_without_a_request(store: Store) -> None:
+def test_a_lookup_of_no_keys_finds_nothing_and_sends_no_request(store: Store) -> None:
     assert Lookup(store).look_up(PENDING.empty_table()).equals(FOUND.empty_table())

@@ -144,7 +144,7 @@ def test_an_expired_commit_that_becomes_live_during_a_sweep_loses_only_objects_d
             assert lake.read(CHANGES[change].read_at(commit), path)[1] == b"x"
 
 
-def test_a_commit_of_another_repository_made_during_a_sweep_loses_only_objects_deleted_within_seconds(
+def test_a_commit_made_in_another_repository_during_a_sweep_loses_only_objects_deleted_within_seconds(
     sandbox: Sandbox,
 ) -> None:
     """Another repository imports objects of the lake while they are deleted. It keeps those that existed then, except
@@ -220,7 +220,7 @@ ABANDONED = [merged, squashed, deleted, taken_back]
 
 
 @pytest.mark.parametrize("abandon", ABANDONED, ids=lambda abandon: abandon.__name__)
-def test_a_commit_that_left_its_branch_before_the_first_delete_loses_no_object(
+def test_a_commit_that_lost_its_branch_before_the_first_delete_loses_no_objects(
     sandbox: Sandbox, abandon: Callable[[SandboxRepository, str], str]
 ) -> None:
     """A young commit without a branch is retained, and so is the old commit in its history. It was made after the
@@ -310,7 +310,7 @@ def take_in_on_a_temporary_branch(other: SandboxRepository, entries: Sequence[En
     [take_in_and_drop_long_ago, take_in_on_a_temporary_branch],
     ids=["behind a head of the past", "without a branch"],
 )
-def test_a_dangling_commit_of_another_repository_made_before_a_round_loses_no_object(
+def test_a_dangling_commit_made_in_another_repository_before_a_round_loses_no_objects(
     sandbox: Sandbox, take_in: Callable[[SandboxRepository, Sequence[Entry]], str]
 ) -> None:
     """The commit was made after the re-verification listed tables there, and lost its branch before heads were listed
@@ -426,7 +426,7 @@ def quickly(settings: dict[str, str]) -> dict[str, str]:
     return {**settings, "head_check_interval_s": str(INTERVAL_S), "retry_total_s": "0"}
 
 
-def test_an_unreadable_repository_hides_no_new_commit_of_another_one_during_a_round(
+def test_an_unreadable_repository_does_not_hide_new_commits_of_another_one_during_a_round(
     sandbox: Sandbox,
 ) -> None:
     """The two repositories share a turn. Deletes continue for a minute without the unreadable one."""
@@ -457,7 +457,7 @@ def test_objects_that_became_live_are_kept_even_if_recording_them_failed_at_firs
     assert remaining, "deletes went on without the list"
 
 
-def test_nothing_is_deleted_while_a_commit_from_a_dump_is_unreadable(
+def test_deletes_stop_while_a_commit_from_a_dump_is_unreadable(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The commit's branch isn't in any listing of heads, and its metarange can't be read for a while."""

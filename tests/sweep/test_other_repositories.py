@@ -110,7 +110,7 @@ def test_a_sweep_stops_if_it_cannot_read_a_repository_that_its_mark_read(
     assert sandbox.repository("other").read("main", "imported")[1] == b"imported"
 
 
-def test_a_sweep_continues_without_a_released_unreadable_repository_but_not_without_others(
+def test_a_sweep_continues_without_an_unreadable_repository_only_if_the_approval_released_it(
     sandbox: Sandbox, lake: SandboxRepository
 ) -> None:
     """The mark could not read the repository, and the approval released it by name. Objects that it was known to refer
@@ -173,7 +173,7 @@ def test_a_release_does_not_cover_a_later_repository_of_the_same_name(
     assert is_stored(lake, imported)
 
 
-def test_a_damaged_record_of_another_mark_hides_no_references_of_an_unreadable_repository(
+def test_a_damaged_record_of_another_mark_does_not_hide_references_of_an_unreadable_repository(
     sandbox: Sandbox, lake: SandboxRepository
 ) -> None:
     """If one record can't be read, the references in all others still count."""
@@ -187,7 +187,7 @@ def test_a_damaged_record_of_another_mark_hides_no_references_of_an_unreadable_r
 
 
 @pytest.mark.parametrize("kind", ["range", "metarange"])
-def test_a_table_swapped_during_reading_does_not_count_as_without_references(
+def test_a_table_swapped_while_it_is_read_is_not_taken_for_one_without_references(
     sandbox: Sandbox, lake: SandboxRepository, kind: str
 ) -> None:
     """The swapped table is complete and valid, but its name is another one. The repository counts as unread. Once the
@@ -409,7 +409,7 @@ def test_addresses_that_a_re_verification_found_are_live_even_if_its_record_is_n
     assert mark(sandbox, "m2").expired == set()
 
 
-def test_addresses_that_only_a_mark_and_no_later_re_verification_found_elsewhere_are_live(
+def test_addresses_found_elsewhere_only_by_a_mark_and_not_by_a_later_re_verification_are_live(
     sandbox: Sandbox, lake: SandboxRepository
 ) -> None:
     """By the time of the re-verification no list shows the object, and paths are only probed for the sizes of its

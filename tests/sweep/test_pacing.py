@@ -27,7 +27,7 @@ def measured_rate(
     seconds."""
     began, remaining, number = clock.seconds, keys, 0
     while remaining:
-        batch = min(remaining, pace.batch(BATCH))
+        batch = min(remaining, pace.batch_size(BATCH))
         prefix = prefixes[number % len(prefixes)]
         clock.seconds += pace.take(prefix, batch) + response_s
         pace.succeeded(prefix)
@@ -50,11 +50,11 @@ def test_no_second_exceeds_the_ceiling_by_more_than_one_batch() -> None:
     clock = Clock()
     pace, times = Pace(clock, 100.0), []
     for _ in range(60):
-        clock.seconds += pace.take("data/s/", pace.batch(BATCH))
+        clock.seconds += pace.take("data/s/", pace.batch_size(BATCH))
         pace.succeeded("data/s/")
         times.append(clock.seconds)
 
-    assert pace.batch(BATCH) == 50
+    assert pace.batch_size(BATCH) == 50
     assert all(later - earlier >= 1.0 - 1e-9 for earlier, later in zip(times, times[2:], strict=False))
 
 
@@ -110,7 +110,7 @@ def test_a_ramp_starts_at_the_configured_rate_and_doubles_it_every_twenty_minute
     clock = Clock()
     pace, prefixes = Pace(clock, 1_500.0, 1_000.0), tuple(f"data/{number}/" for number in range(9))
 
-    assert pace.batch(BATCH) == 500
+    assert pace.batch_size(BATCH) == 500
     assert 950 <= measured_rate(pace, clock, 60_000, prefixes=prefixes) <= 1_050
     clock.seconds += RAMP_DOUBLING_S - 70
     assert 950 <= measured_rate(pace, clock, 5_000, prefixes=prefixes) <= 1_150

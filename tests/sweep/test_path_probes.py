@@ -62,7 +62,7 @@ def settings(sandbox: Sandbox, server: TamperingProxy) -> dict[str, str]:
     return {**sandbox.settings, "endpoint_url": server.endpoint, "retry_total_s": "0"}
 
 
-def test_a_branch_deleted_while_paths_are_probed_does_not_keep_any_object(
+def test_a_branch_deleted_while_paths_are_probed_keeps_no_objects_from_expiring(
     sandbox: Sandbox, server: TamperingProxy, lake: SandboxRepository
 ) -> None:
     """Only the probes of that branch are dropped. The mark and the sweep expire all garbage."""
@@ -129,7 +129,7 @@ def test_paths_beyond_the_limit_are_not_probed_and_keep_their_candidates(
     assert (facts["probes"], facts["not_probed"], facts["probes_failed"]) == (16, 8, 0)
 
 
-def test_a_404_from_a_gateway_hides_no_served_object(
+def test_a_404_from_a_gateway_does_not_hide_a_served_object(
     sandbox: Sandbox, server: TamperingProxy, lake: SandboxRepository
 ) -> None:
     """The gateway answers a path probe in place of the server. The listing of the branch has the object."""
@@ -163,7 +163,7 @@ def test_content_that_is_re_staged_on_one_of_many_branches_is_live(
     assert lake.read("more-11", "more-11/four")[1] == b"four"
 
 
-def test_a_sweep_takes_from_its_mark_what_metaranges_and_ranges_contain(
+def test_a_sweep_reuses_what_its_mark_recorded_about_metaranges_and_ranges(
     sandbox: Sandbox, server: TamperingProxy, lake: SandboxRepository
 ) -> None:
     """It reads only those of new commits, and probes paths at old and at new heads."""

@@ -71,7 +71,7 @@ def test_a_permit_that_is_not_renewed_expires(task: Task) -> None:
     assert PERMIT_WAIT_S <= time.seconds - 10.0 <= PERMIT_WAIT_S + EVERY_S
 
 
-def test_once_a_wait_for_a_permit_has_failed_others_are_refused_without_waiting(task: Task) -> None:
+def test_once_a_wait_for_a_permit_has_failed_later_checks_are_refused_without_waiting(task: Task) -> None:
     watch, _, time = watching(task)
     task.permit().pause()
     with pytest.raises(Refused):
@@ -93,7 +93,7 @@ def test_deletes_resume_when_a_paused_permit_is_renewed(task: Task) -> None:
     assert 20.0 <= time.seconds <= 20.0 + EVERY_S
 
 
-def test_a_task_stops_within_seconds_after_its_permit_is_stopped(task: Task) -> None:
+def test_a_task_stops_within_seconds_of_its_permit_being_stopped(task: Task) -> None:
     """Even a valid permit is read again every few seconds."""
     watch, permit, time = watching(task)
     permit.give(time.now() + timedelta(minutes=10))

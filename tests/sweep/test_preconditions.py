@@ -52,7 +52,7 @@ def test_a_sweep_resumes_only_with_the_approved_set(lake: Lake) -> None:
         refuse_unapproved(lake.target, record)
 
 
-def test_a_killed_sweep_resumes_after_the_end_of_its_approval(lake: Lake) -> None:
+def test_a_killed_sweep_can_be_resumed_after_its_approval_has_expired(lake: Lake) -> None:
     """The sweep has already used the approval."""
     lake.add_mark()
     approval = lake.approve(until=lake.now + timedelta(seconds=1))

@@ -66,7 +66,7 @@ def test_each_value_of_a_receipt_row_is_in_its_own_column() -> None:
     assert same.schema == written.schema == RECEIPTS
 
 
-def test_only_files_named_as_receipts_are_read(receipts: Receipts) -> None:
+def test_only_files_named_like_receipts_are_read(receipts: Receipts) -> None:
     """Other files in the folder of a round are ignored."""
     receipts.write("receipt", 1, "00000-7-00000", rows("a"))
     receipts.write("receipt", 2, "00001-8-00000", rows("b"))
@@ -169,4 +169,4 @@ def test_progress_counts_only_receipts_of_the_rounds_tasks(receipts: Receipts) -
     receipts.write("intent", 2, "00000-7-00001", intents("d", "e"))
     receipts.write("receipt", 1, "00000-5-00000", rows("f"))
 
-    assert receipts.finished_rows(2) == 2
+    assert receipts.finished_count(2) == 2

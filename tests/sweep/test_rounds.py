@@ -33,7 +33,7 @@ def run_of(lake: Lake, **more: Any) -> SweepRun:
     return SweepRun(**{**known, "target": lake.target, "mark": mark, "partition": mark.record, **more})
 
 
-def test_a_new_round_has_a_higher_number_than_any_file_of_earlier_ones(lake: Lake) -> None:
+def test_a_new_round_gets_a_higher_number_than_any_earlier_round_with_files(lake: Lake) -> None:
     """Files of other programs in the folder don't matter."""
     run, store = run_of(lake), lake.place.store()
     assert run.next_number() == 1
@@ -83,7 +83,7 @@ def test_undo_repeats_rounds_until_nothing_is_left(lake: Lake, monkeypatch: pyte
     """A round may leave keys without an outcome."""
     rounds = iter([rows(3), rows(1), rows(0)])
     monkeypatch.setattr(undoing, "withdraw_reference_summary", lambda *_: False)
-    monkeypatch.setattr(undoing, "in_quarantine", lambda *_: next(rounds))
+    monkeypatch.setattr(undoing, "quarantined_objects", lambda *_: next(rounds))
     monkeypatch.setattr(undoing, "write_quarantine", lambda run: None)
     settled = iter([2, 1])
     monkeypatch.setattr(undoing, "run_round", lambda *_: Tally(objects={"restored": next(settled)}))  # type: ignore[arg-type]
@@ -113,7 +113,7 @@ def report(**changes: Any) -> Report:
     return Report(**{**known, **changes})
 
 
-def test_the_printed_command_that_retries_a_quarantine_has_the_option_for_quarantine() -> None:
+def test_the_printed_command_that_retries_a_quarantine_includes_the_quarantine_option() -> None:
     """Without the option, it would delete the objects for good that failed to be quarantined."""
     assert "lakegc sweep lake m1 --quarantine" in report(quarantine=True).sentence()
     assert report().sentence().endswith("lakegc sweep lake m1")

@@ -16,7 +16,7 @@ import pytest
 from lakegc_assets.sweep import round_loop
 from lakegc_assets.sweep.context import Reverification, SweepRun
 from lakegc_assets.sweep.head_watch import HeadWatch
-from spark_resources.deleting.quarantine import quarantine_key
+from spark_resources.deleting.quarantine import key_in_quarantine
 from spark_resources.deleting.receipts import INTENTS
 from spark_resources.deleting.sweep_task import Action
 from spark_resources.errors import LakegcError
@@ -207,7 +207,7 @@ def test_copies_left_by_a_killed_sweep_are_restored_only_if_their_live_original_
     with killed_after_copying(*addresses):
         lakegc(sandbox.settings, "sweep", lake.id, "m1", "--quarantine").stopped(1, "killed")
     early = json_output(lakegc, sandbox.settings, "purge", lake.id, "m1", "--yes")
-    copies = [store.read(quarantine_key("m1", address)) for address in addresses]
+    copies = [store.read(key_in_quarantine("m1", address)) for address in addresses]
     for number, (address, content) in enumerate(zip(addresses, contents, strict=True)):
         lake.stage_address("main", f"again-{number}", lake.objects.location(address), size=len(content), checksum="x")
     report = json_output(lakegc, sandbox.settings, "sweep", lake.id, "m1", "--quarantine")
@@ -237,7 +237,7 @@ def test_an_object_that_becomes_live_after_a_killed_sweep_deleted_it_is_reported
     content, how = store.read(address), ["--quarantine"] if quarantine else []
     with killed_after_copying(address):
         lakegc(sandbox.settings, "sweep", lake.id, "m1", *how).stopped(1, "killed")
-    store.delete_many([address, *([] if quarantine else [quarantine_key("m1", address)])])
+    store.delete_many([address, *([] if quarantine else [key_in_quarantine("m1", address)])])
     lake.stage_address("main", "again", lake.objects.location(address), size=len(content), checksum="x")
     swept = lakegc(sandbox.settings, "sweep", lake.id, "m1", *how, "--format", "json")
     report = json.loads(swept.out)
@@ -257,7 +257,7 @@ def killed_after_copying(*addresses: str) -> Iterator[None]:
         rows = [{"address": address} for address in addresses]
         run.receipts.write("intent", verification.number, "00000-0-00000", pa.Table.from_pylist(rows, schema=INTENTS))
         for address in addresses:
-            run.store.copy(address, quarantine_key("m1", address))
+            run.store.copy(address, key_in_quarantine("m1", address))
         raise LakegcError("killed")
 
     with mock.patch.object(round_loop, "delete_first", killed):

@@ -108,7 +108,7 @@ def test_without_a_signing_key_each_mark_reads_every_table_itself(fleet: Fleet) 
             fleet.place(repository).store().stat(TABLE_NOTES_KEY)
 
 
-def test_new_tables_are_read_although_older_ones_are_noted(fleet: Fleet) -> None:
+def test_new_tables_are_read_even_if_older_ones_are_noted(fleet: Fleet) -> None:
     fleet.mark("third")
     before = fleet.tables("other")
     add_object(fleet.other, "new")
@@ -199,7 +199,7 @@ def test_without_a_valid_note_a_table_is_read_and_what_it_refers_to_is_kept(
     assert fleet.lake.objects.file(fleet.imported).exists()
 
 
-def test_a_forged_note_is_believed_only_with_the_key(fleet: Fleet) -> None:
+def test_a_forged_note_counts_only_if_it_is_signed_with_the_key(fleet: Fleet) -> None:
     """So the notes of the tests above would do harm if they counted."""
     fleet.mark("third")
     place = fleet.place("third")
@@ -210,7 +210,9 @@ def test_a_forged_note_is_believed_only_with_the_key(fleet: Fleet) -> None:
 # --- sizes, for path probes -----------------------------------------------------------------------------------------
 
 
-def test_a_range_at_a_head_is_not_read_for_path_probes_if_it_has_no_object_of_the_same_size(fleet: Fleet) -> None:
+def test_a_range_at_a_head_is_not_read_for_path_probes_if_no_object_in_it_has_the_size_of_a_candidate(
+    fleet: Fleet,
+) -> None:
     first = fleet.mark("lake")
     assert first.facts("expired_set")["ranges_of_other_heads"] == 0  # noted by this very mark
     alike = fleet.third.put("main", "alike", b"...")
@@ -239,7 +241,7 @@ def test_many_datasets_of_notes_are_merged_into_one(fleet: Fleet) -> None:
     assert elsewhere(fleet.mark("lake"))["tables_read"] == len(fleet.tables("third")) + 1
 
 
-def test_notes_of_removed_marks_are_missing_without_harm(fleet: Fleet) -> None:
+def test_losing_the_notes_of_removed_marks_does_no_harm(fleet: Fleet) -> None:
     fleet.mark("third")
     shutil.rmtree(fleet.third.objects.file("_lakefs/retention/gc/lakegc/m1"))
     add_object(fleet.other, "new")

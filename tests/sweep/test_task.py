@@ -126,7 +126,7 @@ def late_by(
 
 
 @pytest.mark.parametrize("waiting", [(Pace, "take"), (PermitWatch, "check")], ids=["pace", "permit"])
-def test_objects_are_looked_up_again_when_a_delete_was_late(
+def test_objects_are_looked_up_again_when_a_delete_is_late(
     task: Task, monkeypatch: pytest.MonkeyPatch, waiting: tuple[type, str]
 ) -> None:
     """The cause of the delay doesn't matter. An object replaced or deleted in the meantime gets its true outcome."""
@@ -170,7 +170,7 @@ class Immediately:
      (10.0, "look up 0, delete 0, look up 1, delete 1, look up 2, delete 2, look up 3, delete 3")],
     ids=["fast", "slow"],
 )  # fmt: skip
-def test_keys_are_looked_up_ahead_only_if_deletes_are_so_fast_that_the_lookup_stays_valid(
+def test_keys_are_looked_up_ahead_only_if_deletes_are_fast_enough_for_the_lookup_to_stay_valid(
     task: Task, monkeypatch: pytest.MonkeyPatch, seconds: float, order: str
 ) -> None:
     """After the first chunk, whose speed isn't known beforehand."""
@@ -346,7 +346,7 @@ def test_undo_fails_for_an_object_whose_quarantined_copy_is_lost(task: Task, the
     assert receipt_code(task, 1) == "Lost"
 
 
-def test_undo_does_not_restore_a_copy_of_another_size(task: Task) -> None:
+def test_undo_does_not_restore_a_copy_whose_size_differs(task: Task) -> None:
     """Somebody else wrote the object in quarantine."""
     rows = task.write("a")
     task.store.delete_many(["data/s/a"])

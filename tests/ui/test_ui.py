@@ -130,7 +130,7 @@ def test_a_mark_can_be_launched_by_hand(ui: Ui, by_hand: Run) -> None:
     ui.picture("lineage")
 
 
-def test_a_failed_check_shows_what_it_measures_and_what_its_failure_means(ui: Ui, by_hand: Run) -> None:
+def test_a_failed_check_shows_what_was_measured_and_what_its_failure_means(ui: Ui, by_hand: Run) -> None:
     """The page shows what the check promises, what its failure means, and what was measured."""
     assert by_hand.status == "SUCCESS"
 

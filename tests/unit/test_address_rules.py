@@ -134,7 +134,7 @@ def test_keys_with_dot_segments_are_not_deletable() -> None:
         assert rules.may_be_deleted(COLUMN, local_adapter=local_adapter).to_pylist() == [*deletable, False]
 
 
-def test_a_hold_can_name_every_prefix_of_a_possible_candidate() -> None:
+def test_a_hold_can_name_any_prefix_of_a_possible_candidate() -> None:
     """If a prefix were refused, objects could not be put on hold by it."""
     for case in ADDRESSES:
         key = case.address

@@ -436,7 +436,7 @@ def test_each_key_is_returned_with_the_row_of_its_address() -> None:
         assert outside == len(entries) - len(expected)
 
 
-def test_bytes_of_a_path_that_are_not_utf8_are_escaped() -> None:
+def test_non_utf8_bytes_in_a_path_are_escaped() -> None:
     """Other bytes of that path, and the paths beside it, are shown as they are."""
     paths = pa.array(["é/ü".encode(), b"bad\xff/x", b""], pa.binary())
 

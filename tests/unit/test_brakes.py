@@ -123,7 +123,7 @@ def test_no_brake_trips_at_its_limit(what: str) -> None:
     assert tripped(evaluated(**AT_THE_BOUND[what])) == set()
 
 
-def test_a_first_mark_may_expire_half_of_the_candidates() -> None:
+def test_a_first_mark_may_expire_up_to_half_of_the_candidates() -> None:
     """A first mark has no earlier mark to be compared with. An empty live set trips a brake even then."""
     assert tripped(first(expired=50_000)) == set()
     assert tripped(first(expired=50_001)) == {"share"}
@@ -172,10 +172,11 @@ SENTENCES: dict[str, tuple[str, bool, float | None, float, dict[str, Any] | None
         "live", False, 1, 0.5, {"before": previous(live=0)}
     ),
     "nothing in this repository is live: every object looks like garbage": ("live", True, 0, 0.5, {"live": 0}),
-    "there are 45,000 listed objects, 50.0 % of the 90,000 that mark m0 would leave; at least 50 % are expected": (
+    "there are 45,000 listed objects, 50.0 % of the 90,000 that a sweep of mark m0 would leave; at least 50 % are "
+    "expected": (
         "listing", False, 0.5, 0.5, {"candidates": 45_000}
     ),
-    "there is 1 listed object, 0.0 % of the 90,000 that mark m0 would leave; at least 50 % are expected": (
+    "there is 1 listed object, 0.0 % of the 90,000 that a sweep of mark m0 would leave; at least 50 % are expected": (
         "listing", True, 1 / 90_000, 0.5, {"candidates": 1}
     ),
     "every other repository that may refer to objects here was read": ("others", False, 0, 0, {}),
@@ -206,7 +207,7 @@ def test_a_comparison_without_an_earlier_mark_says_whether_there_is_none(name: s
     assert first()[name].tripped is False
 
 
-def test_an_expired_object_of_an_empty_listing_counts_as_a_share_of_100_percent() -> None:
+def test_expired_objects_despite_an_empty_listing_count_as_a_share_of_100_percent() -> None:
     """Counts that contradict each other trip the brake instead of hiding what is expired."""
     assert first(candidates=0, candidate_bytes=0, expired=1, expired_bytes=0)["share"].measured == 1
 
@@ -258,7 +259,7 @@ def test_each_unreadable_repository_trips_its_own_brake(unread: dict[str, str]) 
     assert unread or not by_name["others"].tripped
 
 
-def test_repositories_that_any_step_could_not_read_are_released_one_by_one() -> None:
+def test_each_repository_that_some_step_could_not_read_is_released_separately() -> None:
     """Each step may find another repository that it can't read. A repository stays unreleased if the approval doesn't
     name it, or if the mark could read it: objects that it refers to would be deleted."""
     steps = {
@@ -299,7 +300,9 @@ def test_repositories_that_any_step_could_not_read_are_released_one_by_one() -> 
         ("AGE", "7", "a duration such as 7d"),
     ],
 )
-def test_an_impossible_bound_is_wrong_usage(tmp_path: Path, name: str, value: str, expected: str) -> None:
+def test_an_impossible_limit_is_refused_with_the_name_of_its_variable(
+    tmp_path: Path, name: str, value: str, expected: str
+) -> None:
     """A bound that can't be meant, such as a share of 30, is refused with the name of the variable."""
     with pytest.raises(WrongUsage, match=f"LAKEGC_BRAKE_{name}.*{expected}"):
         Settings.load({f"LAKEGC_BRAKE_{name}": value}, tmp_path)

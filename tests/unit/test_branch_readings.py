@@ -192,7 +192,7 @@ LOST = "the server's list of staged addresses has a page without a file, althoug
         (2, 0, 0, LOST), (2, 1, 0, LOST), (2, 1, 5, LOST),
     ],
 )  # fmt: skip
-def test_a_list_with_a_page_without_a_file_is_repeated_unless_nothing_is_staged(
+def test_a_list_that_lacks_the_file_of_a_page_is_requested_again_unless_nothing_is_staged(
     pages: int, files: int, rows: int, again: str
 ) -> None:
     """The server may have lost the file of that page, and staged objects with it."""
@@ -202,7 +202,7 @@ def test_a_list_with_a_page_without_a_file_is_repeated_unless_nothing_is_staged(
     assert why_list_again(lists, changed) == again
 
 
-def test_a_list_that_a_deleted_branch_interrupted_is_not_used() -> None:
+def test_a_list_interrupted_by_the_deletion_of_a_branch_is_not_used() -> None:
     """The interrupted list has no usable pages, so it is requested again. Other errors are not hidden."""
     whole = UncommittedLists("run", {}, 1)
 

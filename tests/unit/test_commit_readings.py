@@ -77,7 +77,7 @@ def run_with(server: Any, **changes: Any) -> Any:
     )
 
 
-def test_a_commit_is_accepted_only_with_the_id_of_its_content() -> None:
+def test_a_commit_is_accepted_only_if_its_id_matches_its_content() -> None:
     """A commit that was altered could hide a parent, and with it live objects."""
     assert verified_commit(HEAD) is HEAD
     old = commit("old", SIDE, ROOT, version=0)
@@ -109,7 +109,7 @@ def test_ancestors_are_read_through_every_parent_up_to_known_commits() -> None:
         list(unknown_ancestors(damaged, "lake", {}, [HEAD.id]))  # type: ignore[arg-type]
 
 
-def test_a_dump_is_completed_with_what_it_lacks() -> None:
+def test_commits_missing_from_a_dump_are_read_from_the_server() -> None:
     """A dump may lack newer heads and listed commits, and parents of its own commits."""
     dumped = {commit.id: commit for commit in (MERGE, ROOT)}
     server = Server(ALL)
@@ -121,7 +121,7 @@ def test_a_dump_is_completed_with_what_it_lacks() -> None:
     assert set(dumped) == {MERGE.id, ROOT.id}
 
 
-def test_without_a_dump_the_graph_has_the_whole_log_of_every_named_commit() -> None:
+def test_without_a_dump_the_graph_contains_the_whole_log_of_every_named_commit() -> None:
     """Each commit is verified. The log of a commit that is already known isn't read."""
     server = Server(ALL)
 
@@ -175,7 +175,7 @@ def test_rules_that_changed_during_a_mark_stop_it(now: Rules | None) -> None:
     check_rules(run_with(SimpleNamespace(rules={"lake": Rules(21, {"dev": 7})}.__getitem__)))
 
 
-def test_the_scope_committed_needs_the_whole_graph() -> None:
+def test_scope_committed_requires_the_whole_graph() -> None:
     """Expired commits are known only from the graph."""
     run = run_with(Server({}))
     run.mark.record.scope = Scope.COMMITTED

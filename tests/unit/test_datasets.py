@@ -87,7 +87,7 @@ def test_a_dataset_is_read_back_as_written(place: Place, dataset: Dataset) -> No
     assert (opened.rows, opened.size) == (3, sum(file.size for file in dataset.files))
 
 
-def test_an_empty_dataset_is_read_as_no_rows(place: Place, spark: SparkSession) -> None:
+def test_an_empty_dataset_is_read_back_as_empty(place: Place, spark: SparkSession) -> None:
     """An empty dataset has no files, but it has the columns of its schema."""
     write_rows(place, FOLDER, [], SCHEMA)
 
@@ -209,7 +209,7 @@ HARMS = {missing: "is missing", **dict.fromkeys((truncated, flipped, emptied, ex
 
 
 @pytest.mark.parametrize("harm", HARMS)
-def test_a_damaged_file_is_an_error_and_never_fewer_rows(
+def test_a_damaged_file_raises_an_error_and_never_yields_fewer_rows(
     place: Place, folder: Path, dataset: Dataset, harm: Harm
 ) -> None:
     """The error names the file, which is missing, truncated, changed or replaced by another one."""
@@ -275,7 +275,9 @@ def test_bytes_that_are_not_parquet_count_as_damage(place: Place, dataset: Datas
         read_file(place, FOLDER, file, SCHEMA)
 
 
-def test_the_hash_of_a_dataset_is_independent_of_the_order_of_writing(place: Place, dataset: Dataset) -> None:
+def test_the_hash_of_a_dataset_does_not_depend_on_the_order_in_which_its_files_were_written(
+    place: Place, dataset: Dataset
+) -> None:
     """The hash depends on the names, rows, sizes and bytes of the files."""
     files = dataset.files
 

@@ -54,7 +54,7 @@ def test_ci_tests_the_lowest_versions_and_checks_the_licenses_of_locked_packages
     assert not [name for name in allowed if "BUSL" in name or "GPL" in name]
 
 
-def test_the_default_environment_of_uv_has_every_extra() -> None:
+def test_uvs_default_environment_includes_every_extra() -> None:
     """`uv run` installs the default groups; `--no-dev` leaves out only the group dev."""
     extras = PROJECT["project"]["optional-dependencies"]
 
@@ -91,7 +91,7 @@ def opened(uri: str, missing: list[str], settings: str = "") -> str:
         ("https://account.blob.core.windows.net/container/lake", "azure.identity", "azure"),
     ],
 )
-def test_the_error_about_a_missing_package_of_a_provider_names_its_extra(uri: str, missing: str, extra: str) -> None:
+def test_the_error_about_a_providers_missing_package_names_the_extra(uri: str, missing: str, extra: str) -> None:
     """The error names the package as well as the extra."""
     output = opened(uri, [missing])
 

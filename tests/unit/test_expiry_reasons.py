@@ -111,7 +111,7 @@ def test_only_the_best_attribution_of_an_address_is_kept() -> None:
     assert best(ATTRIBUTIONS.empty_table()).schema == ATTRIBUTIONS
 
 
-def test_the_number_of_tasks_follows_the_number_of_rows() -> None:
+def test_the_number_of_tasks_depends_on_the_number_of_rows() -> None:
     """Few rows are processed in one task, more rows in one task per core, and many rows in as many tasks as memory
     requires."""
     assert [tasks_for(rows, 4) for rows in (0, 99_999, 100_000, 240_000, 10_000_000)] == [1, 1, 2, 4, 41]

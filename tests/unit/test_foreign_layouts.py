@@ -70,7 +70,7 @@ def test_the_reference_collector_finds_the_files_that_it_reads(place: Place, tmp
     assert (deleted.rows, text.rows) == (4, 3)
 
 
-def test_each_line_of_the_text_is_one_key_byte_for_byte() -> None:
+def test_each_line_of_the_text_file_is_one_key_byte_for_byte() -> None:
     """Every line ends with a newline, including the last one."""
     keys = ["data/s/a b", "data/s/#a", "data/;", "a#", "x;y", "data/s/\x1b[31m", "data/s/a\tb", "data/s/%0A", "é", "\\"]
 
@@ -102,13 +102,13 @@ def test_each_line_of_the_text_is_one_key_byte_for_byte() -> None:
         ";legacy",
     ],
 )
-def test_a_key_that_rclone_would_misread_is_left_out_of_the_text(address: str) -> None:
+def test_a_key_that_rclone_would_misread_is_left_out_of_the_text_file(address: str) -> None:
     """Such a key has a line break, begins or ends with a blank (including Unicode's), or looks like a comment."""
     assert as_lines([address]) == (b"", 0)
     assert as_lines(["data/s/first", address, "data/s/last"]) == (b"data/s/first\ndata/s/last\n", 2)
 
 
-def test_a_key_that_cannot_be_a_line_of_text_is_in_the_parquet() -> None:
+def test_a_key_that_cannot_be_a_line_of_text_is_in_the_parquet_file() -> None:
     data, count = reference_outputs("m1")[0].encode(rows(["data/a\nb", "data/c"]))
 
     table = pq.read_table(io.BytesIO(data))

@@ -13,7 +13,7 @@ from spark_resources.errors import Refused, capitalized, full_stop, with_article
 from tests.support.finished_marks import finished_record
 
 
-def test_counts_have_the_right_singular_or_plural() -> None:
+def test_counts_are_followed_by_the_right_singular_or_plural() -> None:
     """Messages never read `1 requests` or `0 object`."""
     assert [plural(count, "object") for count in (0, 1, 1_000)] == ["0 objects", "1 object", "1,000 objects"]
     assert [plural(1, thing) for thing in ("address", "branch", "entry")] == ["1 address", "1 branch", "1 entry"]

@@ -14,7 +14,7 @@ from spark_resources.stores.place import Place
 from spark_resources.stores.settings import StoreSettings
 
 
-def test_a_long_root_and_a_long_list_are_read_by_executors(spark: SparkSession, tmp_path: Path) -> None:
+def test_listings_and_lists_of_staged_objects_are_read_lazily_by_executors(spark: SparkSession, tmp_path: Path) -> None:
     """The executors read even a single folder or file, and only when its rows are used."""
     (tmp_path / "lake").mkdir()
     place = Place(Namespace.parse("local://lake"), StoreSettings(local_path=str(tmp_path)))

@@ -76,7 +76,7 @@ def test_a_damaged_list_of_commits_is_an_error(text: str) -> None:
         (f"{B},false,{M}", f"has commit {B} twice, the second time on line 3"),
     ],
 )
-def test_the_error_of_a_damaged_list_of_commits_names_the_line(row: str, what: str) -> None:
+def test_the_error_about_a_damaged_list_of_commits_names_the_line(row: str, what: str) -> None:
     """A person can then look at it."""
     with pytest.raises(DamagedData) as raised:
         parse_commits_csv(f"{HEADER}{B},false,{M}\n{row}\n".encode(), where="s3://x/commits.csv")

@@ -98,10 +98,10 @@ def test_every_field_of_a_hold_is_read_as_text() -> None:
         (
             hold_file(untill="2027-01-01"),
             7,
-            "'untill' is unknown; a hold of tags can have id, owner, reason, until, tags",
+            "'untill' is unknown; a hold with 'tags' can have id, owner, reason, until, tags",
         ),
         (hold_file(days="3"), 7, "'days' is unknown"),
-        (hold_file(paths="a", history="true"), 7, "'history' is unknown; a hold of paths"),
+        (hold_file(paths="a", history="true"), 7, "'history' is unknown; a hold with 'paths'"),
         (hold_file(tags="a", paths="b"), 3, "it has tags and paths; expected exactly one"),
         (b"holds:\n  - {id: a, owner: b, reason: c}\n", 2, "doesn't say what is on hold"),
         (b"holds:\n  - {id: a, tags: b, reason: c}\n", 2, "'owner' is missing"),
@@ -140,7 +140,7 @@ def test_every_field_of_a_hold_is_read_as_text() -> None:
         (hold_file() + hold_file()[7:], 8, "the id 'h' is already used by the hold on line 3"),
     ],
 )  # fmt: skip
-def test_an_invalid_file_is_refused_with_the_number_of_the_line(data: bytes, line: int, word: str) -> None:
+def test_an_invalid_file_is_refused_with_the_line_number(data: bytes, line: int, word: str) -> None:
     """The whole file is refused, so that no hold is silently lost or changed."""
     assert any(number == line and word in what for number, what in errors_in(data)), errors_in(data)
 

@@ -131,7 +131,7 @@ def test_only_a_full_listing_of_all_objects_counts_as_a_full_mark() -> None:
     assert basis_of(new(), earlier, since="m1", every=4)["full_in"] == 1
 
 
-def test_an_incremental_mark_says_what_only_a_full_one_finds_and_when_that_is_due() -> None:
+def test_an_incremental_mark_says_what_only_a_full_one_finds_and_when_one_is_due() -> None:
     """A full mark misses nothing. A mark made before lakegc recorded this can't tell when a full one is due."""
     assert late_uploads(record("full")) == ""
     for marks, due in ((3, "after 3 more incremental marks"), (1, "after 1 more incremental mark."), (0, "due now")):
@@ -171,7 +171,7 @@ def test_a_mark_is_full_if_an_incremental_one_might_differ(mine: Any, of_base: A
         assert why in basis["why"]
 
 
-def test_a_mark_can_be_incremental_if_its_base_is_of_the_same_lakegc_version() -> None:
+def test_a_mark_can_be_incremental_if_its_base_was_made_by_the_same_lakegc_version() -> None:
     """The base must come from the same version of lakegc; versions of other packages may differ."""
     mine, of_base = {"lakegc": "1", "pyspark": "5"}, {"lakegc": "1", "pyspark": "4"}
     assert basis_of(new(versions=mine), [record("old", 9, versions=of_base)], every=9)["incremental"]

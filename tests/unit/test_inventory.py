@@ -115,7 +115,7 @@ def test_an_s3_inventory_in_parquet_has_the_same_objects_as_one_in_csv(tmp_path:
     assert read(open_inventory(str(file), StoreSettings(), taken=None)) == ROWS
 
 
-def test_a_csv_without_a_manifest_is_refused_unless_its_time_is_given(tmp_path: Path) -> None:
+def test_a_csv_file_without_a_manifest_is_refused_unless_its_time_is_given(tmp_path: Path) -> None:
     """Any CSV that names its columns is accepted, but only with the time at which its creation began."""
     header = ["Key", "Size", "Last-Modified"]
     (tmp_path / "list.csv").write_bytes(csv_of([header, *([k, s, t.isoformat()] for k, s, t, _ in ROWS)]))
@@ -167,7 +167,7 @@ def test_an_altered_inventory_is_refused(tmp_path: Path, harm: Any, words: str) 
         ("key,size,time\ra,1,2026-01-01T00:00:00Z\r", "new-line"),
     ],
 )
-def test_an_incomplete_or_ambiguous_list_is_an_error(tmp_path: Path, text: str, words: str) -> None:
+def test_an_incomplete_or_ambiguous_csv_file_is_an_error(tmp_path: Path, text: str, words: str) -> None:
     """A missing column or value, or an ambiguous one, is an error that names the file."""
     (tmp_path / "list.csv").write_text(text)
 
@@ -175,7 +175,7 @@ def test_an_incomplete_or_ambiguous_list_is_an_error(tmp_path: Path, text: str, 
         read(open_inventory(str(tmp_path / "list.csv"), StoreSettings(), taken=NOON))
 
 
-def test_a_key_of_digits_is_read_as_text(tmp_path: Path) -> None:
+def test_a_key_that_consists_of_digits_is_read_as_text(tmp_path: Path) -> None:
     """Blanks in the header don't change that."""
     (tmp_path / "list.csv").write_text("size, key, time\n1,0012,2026-01-01T00:00:00Z\n")
 

@@ -20,7 +20,7 @@ def installed(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_command_begins_with_uv_where_uv_ran_lakegc(installed: Path) -> None:
+def test_a_command_begins_with_uv_if_uv_ran_lakegc(installed: Path) -> None:
     """Somebody who typed `.uv/bin/uv run --no-dev lakegc demo` has no `lakegc` on the path."""
     program, uv = str(installed / ".venv/bin/lakegc"), {"UV": str(installed / ".uv/bin/uv"), "PATH": "/bin"}
 
@@ -40,7 +40,7 @@ def test_a_command_begins_with_the_path_of_lakegc_unless_the_shell_finds_it(inst
         assert prefix(program, {"PATH": path}, installed, has_tests=True) == called
 
 
-def test_a_command_of_a_module_begins_with_the_python_interpreter(installed: Path) -> None:
+def test_a_command_begins_with_the_python_interpreter_if_lakegc_ran_as_a_module(installed: Path) -> None:
     """`python -m lakegc_assets.cli` is printed as it was typed. In other programs a command begins with `lakegc`."""
     module = f"{sys.executable} -m lakegc_assets.cli"
 

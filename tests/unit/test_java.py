@@ -41,21 +41,21 @@ def test_the_major_version_is_read_from_every_form_of_output(tmp_path: Path, say
 
 
 @pytest.mark.parametrize("says", ['openjdk version "1.8.0_392"', 'openjdk version "11.0.21" 2023-10-17'])
-def test_a_java_that_is_too_old_is_refused_with_advice(tmp_path: Path, says: str) -> None:
+def test_a_java_version_that_is_too_old_is_refused_with_advice(tmp_path: Path, says: str) -> None:
     """If lakegc didn't refuse it, Spark would fail later with a stack trace."""
     with pytest.raises(WrongUsage, match=r"needs Java 17 or 21, but found Java (8|11)\. Install .*apt-get.*adoptium"):
         check_java(fake_java(tmp_path, says))
 
 
 @pytest.mark.parametrize("version", [17, 21])
-def test_a_supported_java_is_accepted_without_a_warning(tmp_path: Path, version: int) -> None:
+def test_a_supported_java_version_is_accepted_without_a_warning(tmp_path: Path, version: int) -> None:
     """The supported versions are those that the message asks for."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert check_java(fake_java(tmp_path, f'openjdk version "{version}.0.1"')) == version
 
 
-def test_a_java_newer_than_21_is_accepted_with_a_warning(tmp_path: Path) -> None:
+def test_a_java_version_newer_than_21_is_accepted_with_a_warning(tmp_path: Path) -> None:
     """Spark may run on it or end in a stack trace. The warning says what to install in that case."""
     warning = (
         r"^Java 25 is newer than the versions that lakegc supports \(17 and 21\)\. If .* install .* JAVA_HOME to it\.$"
@@ -64,7 +64,7 @@ def test_a_java_newer_than_21_is_accepted_with_a_warning(tmp_path: Path) -> None
         assert check_java(fake_java(tmp_path, 'openjdk version "25.0.1" 2025-10-21 LTS')) == 25
 
 
-def test_the_warning_about_a_new_java_is_one_line(tmp_path: Path) -> None:
+def test_the_warning_about_a_newer_java_version_is_one_line(tmp_path: Path) -> None:
     """`lakegc` prints the warning like an error, without the source line that caused it, and continues."""
     environ = fake_java(tmp_path / "bin", 'openjdk version "25.0.1" 2025-10-21 LTS')
     (tmp_path / "full").mkdir()
@@ -80,13 +80,13 @@ def test_the_warning_about_a_new_java_is_one_line(tmp_path: Path) -> None:
     assert lines[1:] == [f"lakegc: {tmp_path}/full is not empty. Choose a new folder for the demo's sandbox."]
 
 
-def test_a_missing_java_is_refused_with_advice(tmp_path: Path) -> None:
+def test_without_java_the_error_says_how_to_install_it(tmp_path: Path) -> None:
     """The message says that there is no Java and how to get one."""
     with pytest.raises(WrongUsage, match=r"none was found\. Install a Java runtime.*openjdk-17"):
         check_java({"PATH": str(tmp_path)})
 
 
-def test_a_java_that_prints_no_version_counts_as_missing(tmp_path: Path) -> None:
+def test_a_java_command_that_prints_no_version_counts_as_missing(tmp_path: Path) -> None:
     """Some systems have a placeholder instead of Java."""
     environ = fake_java(tmp_path, "Unable to locate a Java Runtime.", exits=1)
     with pytest.raises(WrongUsage, match="none was found"):
@@ -103,7 +103,7 @@ def test_java_home_takes_precedence_over_the_path(tmp_path: Path) -> None:
         check_java({**environ, "JAVA_HOME": "/nowhere/jdk"})
 
 
-def test_the_demo_refuses_an_unsupported_java_before_it_creates_anything(tmp_path: Path) -> None:
+def test_the_demo_refuses_an_unsupported_java_version_before_it_creates_anything(tmp_path: Path) -> None:
     """The message is one line, and the exit code is 2."""
     (tmp_path / "home").mkdir()
     (tmp_path / "made").mkdir()

@@ -68,7 +68,7 @@ def test_the_first_reason_that_keeps_an_object_is_reported() -> None:
     assert keep_reasons.not_kept(rows).to_pylist() == [{"address": "c", "size": 1}]
     assert keep_reasons.kept(rows, OTHER_REPOSITORY)["address"].to_pylist() == ["b"]
     assert keep_reasons.kept(rows)["address"].to_pylist() == ["a", "b"]
-    assert keep_reasons.kept_by(rows) == {"committed": 1, "other_repository": 1}
+    assert keep_reasons.kept_counts(rows) == {"committed": 1, "other_repository": 1}
 
 
 def test_a_probe_without_a_clear_result_keeps_every_object_of_its_size() -> None:
@@ -100,7 +100,7 @@ def test_a_probe_without_a_clear_result_keeps_every_object_of_its_size() -> None
     ]
 
 
-def test_an_object_on_hold_is_kept_with_the_ids_of_all_its_holds() -> None:
+def test_an_object_on_hold_is_kept_and_all_its_holds_are_named() -> None:
     """The holds match by address or by prefix. Each id is listed once, in order."""
     on_hold = [{"address": "a/1", "hold": "h2"}, {"address": "a/1", "hold": "h1, h2"}, {"address": "c", "hold": "h3"}]
     reasons = [(HOLD, keep_reasons.on_hold("held", [("h0", "a/"), ("h9", "x")]))]
@@ -123,7 +123,7 @@ NOTHING: Rows = {
 
 
 @pytest.mark.parametrize("names", [(), ("a",), ("a", "bb")])
-def test_without_facts_no_object_is_kept(names: Sequence[str]) -> None:
+def test_no_object_is_kept_if_no_reason_applies(names: Sequence[str]) -> None:
     """No row is lost, even if there are no objects."""
     reasons = [
         (OTHER_REPOSITORY, keep_reasons.among("among")),

@@ -44,7 +44,7 @@ def lake(script: Script) -> Iterator[LakeFS]:
 # --- pages ------------------------------------------------------------------------------------------------------------
 
 
-def test_branches_of_all_pages_are_read(script: Script, lake: LakeFS) -> None:
+def test_branches_from_all_pages_are_read(script: Script, lake: LakeFS) -> None:
     """Each page is requested from the offset at which the previous one ended. Hidden branches are included."""
     script.on("GET lake/branches", page([ref("a", "1"), ref("b", "2")], "b"), page([ref("c", "3")]))
 
@@ -111,7 +111,7 @@ def test_a_failed_page_fails_the_listing(script: Script, lake: LakeFS) -> None:
         lake.branches("lake")
 
 
-def test_repositories_and_commits_of_all_pages_are_read(script: Script, lake: LakeFS) -> None:
+def test_repositories_and_commits_from_all_pages_are_read(script: Script, lake: LakeFS) -> None:
     """Repositories and commits come in pages of different forms."""
     script.on("GET /repositories", page([REPOSITORY], "lake"), page([REPOSITORY | {"id": "other"}]))
     script.on("GET lake/refs/main/commits", page([commit("2", ["1"])], "2"), page([commit("1", [])]))
@@ -493,7 +493,7 @@ DUMP, SUBMIT, DUMP_STATUS = "PUT lake/refs/dump", "POST lake/dump", "GET lake/du
 DUMPED = {"branches_meta_range_id": "b", "commits_meta_range_id": "c", "tags_meta_range_id": "t"}
 
 
-def test_each_table_of_a_dump_has_its_own_id(script: Script, lake: LakeFS) -> None:
+def test_the_ids_of_the_tables_of_a_dump_are_not_mixed_up(script: Script, lake: LakeFS) -> None:
     """The ids of the tables are never swapped."""
     script.on(DUMP, reply(201, DUMPED))
 
@@ -529,7 +529,7 @@ def test_an_unavailable_dump_is_returned_as_none(script: Script, lake: LakeFS, s
         (reply(404, {"message": "repository not found"}), NotFound),
     ],
 )
-def test_a_repository_that_cannot_be_read_is_not_a_missing_dump(
+def test_an_unreadable_repository_is_not_mistaken_for_a_missing_dump(
     script: Script, lake: LakeFS, response: Response, error: type[LakegcError]
 ) -> None:
     """Wrong credentials and a missing repository are errors."""
@@ -675,7 +675,7 @@ def test_a_listing_out_of_order_is_an_error(script: Script, lake: LakeFS, paths:
         lake.list_objects("lake", "main", after="5" if paths == ["0"] else "")
 
 
-def test_uncommitted_changes_of_all_pages_are_read(script: Script, lake: LakeFS) -> None:
+def test_uncommitted_changes_from_all_pages_are_read(script: Script, lake: LakeFS) -> None:
     """Each change has its kind. A kind that lakegc doesn't know is an error."""
     diff = "GET lake/branches/main/diff"
     added, removed = (
@@ -706,7 +706,7 @@ def test_staged_changes_are_the_difference_between_committed_and_staged_data(scr
     assert [(query["after"], query["type"]) for _, query, _ in script.received] == [("", "two_dot"), ("a", "two_dot")]
 
 
-def test_nothing_is_staged_only_if_the_uncommitted_diff_agrees(script: Script, lake: LakeFS) -> None:
+def test_a_branch_has_nothing_staged_only_if_the_uncommitted_diff_agrees(script: Script, lake: LakeFS) -> None:
     """A change that is staged between the two diffs is found by reading the first diff again."""
     script.on(STAGED_DIFF, changes()).on(DIFF, changes())
     assert list(whole_diff(lake, "lake", "main")) == []
@@ -715,7 +715,7 @@ def test_nothing_is_staged_only_if_the_uncommitted_diff_agrees(script: Script, l
     assert [change.path for change in whole_diff(lake, "lake", "main")] == ["a", "b"]
 
 
-def test_staged_changes_are_refused_if_only_the_uncommitted_diff_shows_them(script: Script, lake: LakeFS) -> None:
+def test_staged_changes_that_only_the_uncommitted_diff_shows_are_an_error(script: Script, lake: LakeFS) -> None:
     """A server that mistakes staged data for committed data would show no changes. Its uncommitted diff could end early
     at an unreadable record."""
     script.on(STAGED_DIFF, changes())
@@ -725,7 +725,9 @@ def test_staged_changes_are_refused_if_only_the_uncommitted_diff_shows_them(scri
         list(whole_diff(lake, "lake", "main"))
 
 
-def test_staged_changes_are_refused_unless_the_server_can_read_all_of_them(script: Script, lake: LakeFS) -> None:
+def test_a_diff_of_staged_changes_that_the_server_cannot_read_to_the_end_is_an_error(
+    script: Script, lake: LakeFS
+) -> None:
     """The page with an unreadable staging record fails."""
     first = page([{"type": "added", "path": "a", "path_type": "object"}], "a")
     script.on(STAGED_DIFF, first, reply(500, {"message": "kv"}))

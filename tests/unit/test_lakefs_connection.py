@@ -69,7 +69,7 @@ FINE = page([ref("main")])
     ],
     ids=["429", "500", "502", "503", "504", "truncated response", "no response"],
 )
-def test_a_transient_fault_is_retried(script: Script, lake: LakeFS, fault: Scripted) -> None:
+def test_a_request_is_retried_after_a_transient_fault(script: Script, lake: LakeFS, fault: Scripted) -> None:
     """The request succeeds once the fault is over."""
     lake = LakeFS(replace(lake.settings, read_timeout_s=0.3))
     script.on("GET lake/branches", fault, FINE)
@@ -122,7 +122,7 @@ def test_a_request_is_attempted_as_often_as_the_policy_allows_while_a_fault_pers
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 410, 412, 420, 501])
-def test_a_refusal_is_not_retried(script: Script, lake: LakeFS, status: int) -> None:
+def test_a_refused_request_is_not_retried(script: Script, lake: LakeFS, status: int) -> None:
     script.on("GET lake/branches", reply(status, {"message": "no"}))
 
     with pytest.raises(Unavailable):
@@ -213,14 +213,14 @@ def _serving_tls(script: Script, certificate: Certificate) -> Iterator[str]:
         yield endpoint
 
 
-def test_a_certificate_of_an_unknown_authority_is_refused(script: Script, certificate: Certificate) -> None:
+def test_a_certificate_from_an_unknown_authority_is_refused(script: Script, certificate: Certificate) -> None:
     """The message names the setting that would help. No request is sent."""
     with _serving_tls(script, certificate) as endpoint, pytest.raises(Unavailable, match="LAKEGC_CA_BUNDLE"):
         LakeFS(settings(endpoint)).repository("lake")
     assert script.received == []
 
 
-def test_a_certificate_of_a_configured_authority_is_accepted(script: Script, certificate: Certificate) -> None:
+def test_a_certificate_from_a_configured_authority_is_accepted(script: Script, certificate: Certificate) -> None:
     """The settings name the authority's file."""
     with _serving_tls(script, certificate) as endpoint:
         trusting = replace(settings(endpoint), ca_bundle=str(certificate.certificate))
@@ -228,7 +228,7 @@ def test_a_certificate_of_a_configured_authority_is_accepted(script: Script, cer
 
 
 @pytest.mark.filterwarnings("ignore:Unverified HTTPS request")
-def test_verification_of_certificates_can_be_switched_off(script: Script, certificate: Certificate) -> None:
+def test_certificate_verification_can_be_switched_off(script: Script, certificate: Certificate) -> None:
     """Without verification, any certificate is accepted."""
     with _serving_tls(script, certificate) as endpoint:
         assert LakeFS(replace(settings(endpoint), verify_tls=False)).repository("lake").id == "lake"
@@ -240,7 +240,7 @@ def test_a_missing_ca_bundle_is_an_error(script: Script, certificate: Certificat
         LakeFS(replace(settings(endpoint), ca_bundle=str(tmp_path / "none.pem"))).repository("lake")
 
 
-def test_https_to_a_port_that_speaks_plain_http_is_explained(script: Script, lake: LakeFS) -> None:
+def test_the_error_about_https_on_a_plain_http_port_says_to_use_http(script: Script, lake: LakeFS) -> None:
     """The message says that the endpoint should begin with http://."""
     endpoint = lake.where.replace("http://", "https://")
 

@@ -123,12 +123,12 @@ def test_a_second_run_is_refused_with_the_name_of_the_holder(lake: Lake) -> None
     first.renew()
 
 
-def test_exactly_one_of_many_takes_a_free_lease(lake: Lake) -> None:
+def test_exactly_one_of_many_runs_takes_a_free_lease(lake: Lake) -> None:
     """All runs try at the same moment."""
     assert _winners(lake) == 1
 
 
-def test_exactly_one_of_many_takes_over_an_expired_lease(lake: Lake) -> None:
+def test_exactly_one_of_many_runs_takes_over_an_expired_lease(lake: Lake) -> None:
     """All runs try at the same moment."""
     lake.take("ann")
     lake.pass_time(LEASE_TIME)
@@ -329,7 +329,7 @@ def test_releasing_is_silent_if_the_store_is_unreachable(lake: Lake, tmp_path: P
         ),
     ],
 )
-def test_an_unreadable_lease_is_refused_and_left_as_it_is(lake: Lake, data: bytes) -> None:
+def test_an_unreadable_lease_blocks_every_run_and_is_left_as_it_is(lake: Lake, data: bytes) -> None:
     """The message says what to do."""
     lake.write(data)
 
@@ -368,7 +368,7 @@ def s3(server: MotoServer, bucket: str, capabilities: Capabilities) -> Any:
     return open_store(Namespace.parse(f"s3://{bucket}/lake"), settings, capabilities=capabilities)
 
 
-def test_a_store_without_conditional_writes_needs_a_single_deployment(moto_server: MotoServer) -> None:
+def test_a_store_without_conditional_writes_is_used_only_by_a_single_deployment(moto_server: MotoServer) -> None:
     """The run is refused before anything is written, unless the settings declare that there is only one deployment."""
     store = s3(moto_server, "unconditional", Capabilities(conditional_writes=False))
 
@@ -398,7 +398,7 @@ def test_a_store_without_conditional_writes_needs_a_single_deployment(moto_serve
         ("win32", (), "monotonic"),
     ],
 )
-def test_the_clock_continues_while_the_machine_sleeps(
+def test_the_clock_keeps_running_while_the_machine_sleeps(
     monkeypatch: pytest.MonkeyPatch, platform: str, clocks: tuple[str, ...], read: str
 ) -> None:
     """CLOCK_MONOTONIC pauses during sleep on Linux but keeps running on macOS. `time.monotonic` pauses on macOS but

@@ -103,7 +103,7 @@ ALLOWED = {
 
 
 @pytest.mark.parametrize(("old", "new"), list(product(MarkState, MarkState)), ids=lambda state: str(state.value))
-def test_a_mark_changes_its_state_only_as_the_table_allows(place: Place, old: MarkState, new: MarkState) -> None:
+def test_a_mark_makes_only_the_allowed_changes_of_state(place: Place, old: MarkState, new: MarkState) -> None:
     """Any other change is refused, and nothing is written."""
     mark = begun(place, state=old)
     before = place.store().read(KEY)
@@ -252,7 +252,7 @@ def test_only_folders_with_a_record_are_marks(place: Place) -> None:
         Mark.open(place, "m3")
 
 
-def test_listing_the_marks_of_a_namespace_without_any_is_not_an_error(place: Place) -> None:
+def test_listing_the_marks_of_a_namespace_that_has_none_is_not_an_error(place: Place) -> None:
     """A namespace in which no mark was ever made is no error."""
     assert list(marks(place)) == []
 
@@ -448,7 +448,7 @@ def test_a_step_that_was_repeated_after_the_next_one_is_refused(place_in_chain: 
     assert refused.value.invariant == 2
 
 
-def test_steps_with_equal_times_are_in_order() -> None:
+def test_a_step_may_begin_at_the_very_time_at_which_the_previous_one_ended() -> None:
     """A clock may be coarse, so a step may begin at the very time at which the previous one ended."""
     steps = {
         name: replace(recorded, started=START, finished=START, number=number)
@@ -507,7 +507,7 @@ def test_no_two_different_sets_share_a_digest() -> None:
         {"steps": dict(reversed(record().steps.items()))},
     ],
 )
-def test_the_digest_of_a_set_does_not_change(changes: dict[str, Any]) -> None:
+def test_the_digest_of_a_set_stays_the_same_when_the_marks_record_is_rewritten(changes: dict[str, Any]) -> None:
     """The approved digest stays the same when the mark changes its state, and when its record is written and read."""
     same = record(**changes)
 
@@ -531,7 +531,7 @@ def test_a_namespace_belongs_to_the_repository_that_claimed_it_first(place: Plac
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"null", b"{}", b"\xff", b'{"repository": "lake"}'])
-def test_an_unreadable_owner_refuses_every_claim(place: Place, data: bytes) -> None:
+def test_every_claim_is_refused_if_the_owner_file_is_unreadable(place: Place, data: bytes) -> None:
     """The owner may be another repository. Its file is left unchanged."""
     place.store().write(OWNER_KEY, data)
 

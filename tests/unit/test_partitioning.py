@@ -133,7 +133,7 @@ def test_rows_after_an_empty_chunk_are_not_lost(spark: SparkSession, chunks: lis
     assert sorted(row["id"] for row in collected) == list(range(sum(chunks)))
 
 
-def test_without_rows_there_is_no_task(spark: SparkSession) -> None:
+def test_without_rows_there_are_no_tasks(spark: SparkSession) -> None:
     """Even for a single task, Spark would start Python workers of another kind. The empty result has every column."""
     frame = no_rows(spark, SCHEMA)
 

@@ -65,7 +65,7 @@ def test_a_size_set_contains_exactly_its_sizes(in_set: list[int], asked: list[in
     assert sizes(*in_set).as_array().to_pylist() == sorted(set(in_set))
 
 
-def test_sizes_that_need_few_probes_are_probed_first_up_to_the_limit() -> None:
+def test_sizes_that_need_the_fewest_probes_are_probed_first_up_to_the_limit() -> None:
     """The limit applies to the total number of probes. No size is probed in part. If counts are equal, the smaller size
     comes first."""
     wanted = [("lake", "main", f"{size}/{number}", size) for size in (7, 9, 8) for number in range(2)]

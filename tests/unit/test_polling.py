@@ -42,12 +42,12 @@ def test_the_last_poll_comes_at_the_timeout() -> None:
     assert polled(iter([None, None, None]), timeout_s=1.5, first_wait_s=1) == (None, [1, 0.5])
 
 
-def test_an_error_of_a_poll_ends_the_wait() -> None:
+def test_an_error_in_a_poll_ends_the_wait() -> None:
     with pytest.raises(StopIteration):
         polled(iter([None]), timeout_s=5, first_wait_s=1)
 
 
-def test_the_caller_is_told_how_long_it_waits() -> None:
+def test_the_caller_is_told_the_length_of_each_wait() -> None:
     waits: list[float] = []
     polled(iter([None, None, "done"]), timeout_s=9, first_wait_s=2, waited=waits.append)
 

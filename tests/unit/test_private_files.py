@@ -31,7 +31,7 @@ def open_mask() -> Iterator[None]:
     os.umask(before)
 
 
-def test_a_file_or_folder_is_accessible_to_this_user_only(tmp_path: Path) -> None:
+def test_private_files_and_folders_are_accessible_only_to_this_user(tmp_path: Path) -> None:
     """A file or folder that an earlier version left open to others is closed."""
     (tmp_path / "there").mkdir(mode=0o777)
     (tmp_path / "file").write_text("from before, ")
@@ -59,7 +59,7 @@ def test_private_files_and_folders_are_never_opened_through_a_link(tmp_path: Pat
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_a_file_or_folder_of_another_user_is_refused(tmp_path: Path) -> None:
+def test_another_users_file_or_folder_is_refused(tmp_path: Path) -> None:
     """The owner could change its content."""
     for path in (private_folder(tmp_path / "folder"), tmp_path / "file"):
         path.touch()
@@ -70,7 +70,7 @@ def test_a_file_or_folder_of_another_user_is_refused(tmp_path: Path) -> None:
         open_private(tmp_path / "file")
 
 
-def test_an_archive_of_classes_that_others_could_write_is_not_loaded(tmp_path: Path) -> None:
+def test_a_class_archive_that_others_could_write_to_is_not_loaded(tmp_path: Path) -> None:
     """The JVM runs the classes in the archive. An archive that a JVM left open to others is closed before it gets its
     name."""
     java, spark, cache = tmp_path / "java", tmp_path / "spark", tmp_path / "cache" / "lakegc"
@@ -92,7 +92,7 @@ def test_an_archive_of_classes_that_others_could_write_is_not_loaded(tmp_path: P
     assert "SharedArchiveFile" not in archive_options(java, spark, folder=cache, now=NOW)
 
 
-def test_the_dagster_home_is_accessible_to_this_user_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_dagster_home_is_accessible_only_to_this_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The Dagster home contains settings and logs of runs. An existing folder that the user named keeps its mode."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setenv("DAGSTER_HOME", "")

@@ -52,7 +52,7 @@ def test_a_process_id_that_is_reused_belongs_to_another_process(mine: ProcessIde
 
 
 @pytest.mark.parametrize("change", [{"boot": "another"}, {"pid_namespace": "pid:[1]"}])
-def test_a_process_of_another_machine_or_container_is_not_known_to_be_dead(
+def test_a_process_on_another_machine_or_in_another_container_is_not_known_to_be_dead(
     mine: ProcessIdentity, change: dict[str, str]
 ) -> None:
     """An id that isn't in use on this machine may belong to a live process on the other one."""

@@ -161,7 +161,7 @@ def test_each_commit_has_a_verdict_with_the_rule_that_decided(
         {"tag": "nightly", "commit_id": history["shared"].id},
         {"tag": "v1", "commit_id": history["tagged"].id},
     ]
-    assert messages[-1] == "4 of 6 commits are retained, 1 more are on hold"
+    assert messages[-1] == "4 of 6 commits are retained, and 1 more is on hold"
     assert run.decided is not None
     assert set(run.decided.commits) >= {commit.id for commit in history.values()}
     assert run.decided.holds == (HELD,)
@@ -169,7 +169,7 @@ def test_each_commit_has_a_verdict_with_the_rule_that_decided(
     assert run.decided.tags == {("v1", history["tagged"].id), ("nightly", history["shared"].id)}
 
 
-def test_commits_that_only_the_dump_has_get_a_verdict_and_holds_on_branches_apply(
+def test_commits_found_only_in_the_dump_get_verdicts_and_holds_on_branches_apply(
     sandbox: Sandbox, lake: SandboxRepository, history: dict[str, Commit]
 ) -> None:
     """An old dangling commit is in no log and on no list. The hold keeps what was main's head until 90 days ago."""
@@ -276,7 +276,7 @@ def test_without_rules_nothing_expires(sandbox: Sandbox, lake: SandboxRepository
         (Scope.COMMITTED, True, True, False),
     ],
 )
-def test_every_range_counts_if_the_commits_to_expire_are_unknown(
+def test_every_range_counts_as_live_if_the_commits_to_expire_are_unknown(
     sandbox: Sandbox, lake: SandboxRepository, history: dict[str, Commit],
     scope: Scope, rules: bool, dump: bool, all_ranges: bool,
 ) -> None:  # fmt: skip
@@ -299,7 +299,7 @@ def without_dump(run: MarkRun) -> MarkRun:
     return replace(run, lakefs=lakefs)
 
 
-def test_the_scope_committed_is_refused_without_the_commit_graph(
+def test_scope_committed_is_refused_without_the_commit_graph(
     sandbox: Sandbox, lake: SandboxRepository, history: dict[str, Commit]
 ) -> None:
     run = begun(sandbox, before="retained_commits", scope=Scope.COMMITTED)
@@ -312,7 +312,7 @@ COMMIT_HOLD = CommitHold(id="jobs", owner="us", reason="audits", commits={"job":
 
 
 @pytest.mark.parametrize(("rules", "refused"), [(True, True), (False, False)])
-def test_holds_on_commits_are_refused_without_the_commit_graph_unless_every_range_counts(
+def test_holds_on_commits_are_refused_without_the_commit_graph_unless_every_range_counts_as_live(
     sandbox: Sandbox, lake: SandboxRepository, history: dict[str, Commit], rules: bool, refused: bool
 ) -> None:
     hold: Hold = COMMIT_HOLD
@@ -438,7 +438,7 @@ def test_staged_addresses_outside_the_namespace_are_left_out(
     assert reading.facts["first_diffs"] == {"asked": 5, "addresses": 4}
 
 
-def test_a_list_without_objects_that_a_diff_shows_is_requested_again(
+def test_a_list_that_lacks_objects_shown_by_a_diff_is_requested_again(
     sandbox: Sandbox, lake: SandboxRepository, changed: dict[str, str]
 ) -> None:
     """Each list counts, and the diffs have the objects that no list has. The number of requests is limited."""

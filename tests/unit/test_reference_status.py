@@ -216,7 +216,7 @@ def test_objects_are_selected_by_their_status() -> None:
     assert not_committed.schema == STORED_OBJECTS
 
 
-def test_only_objects_of_expired_commits_are_in_the_scope_committed() -> None:
+def test_scope_committed_selects_only_objects_of_expired_commits() -> None:
     """Every other scope has all unreferenced objects."""
     objects = pa.table([pa.array(["a", "b", "c"])], schema=ADDRESSES)
     attributed = pa.chunked_array([["b", "x"], ["b"]])
@@ -226,7 +226,7 @@ def test_only_objects_of_expired_commits_are_in_the_scope_committed() -> None:
     assert selected == {Scope.UNIFIED: ["a", "b", "c"], Scope.COMMITTED: ["b"], Scope.UNCOMMITTED: ["a", "b", "c"]}
 
 
-def test_a_known_live_object_is_missing_only_from_listed_folders() -> None:
+def test_a_known_live_object_is_reported_missing_only_from_listed_folders() -> None:
     """An object isn't reported as missing from a folder that wasn't listed. An object of a range that counts again
     is."""
     settled = {"address": "data/s1/a", "before": True, "live": True, "again": False}
@@ -471,7 +471,7 @@ ENDS = pa.schema([("first", pa.string()), ("last", pa.string()), ("objects", pa.
 
 @pytest.mark.parametrize("tasks", [1, 2, 3])
 @pytest.mark.parametrize("old", [True, False])
-def test_tasks_follow_each_other_in_address_order(
+def test_tasks_are_in_address_order(
     spark: SparkSession, persist: Persisted, tasks: int, old: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All rows of an address are in one task, even with a Spark version that can't partition by id."""
@@ -503,12 +503,12 @@ def test_objects_are_spread_evenly_however_skewed_other_rows_are(spark: SparkSes
     assert all(990 < row["objects"] < 1010 for row in as_frame(grouped.rows).collect())
 
 
-def test_without_a_sampled_address_one_task_has_all_rows() -> None:
+def test_without_sampled_addresses_one_task_gets_all_rows() -> None:
     """Without a sample, there are no bounds between tasks."""
     assert len(even_boundaries(pa.array([], pa.string()), 3)) == 0
 
 
-def test_superfluous_rows_of_an_address_are_dropped_while_rows_arrive(
+def test_duplicate_rows_of_an_address_are_dropped_as_they_arrive(
     spark: SparkSession, persist: Persisted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A task never has to hold the duplicates from many files all at once."""
@@ -530,7 +530,7 @@ def test_superfluous_rows_of_an_address_are_dropped_while_rows_arrive(
 # --- age ------------------------------------------------------------------------------------------------------------
 
 
-def test_objects_are_old_enough_if_they_were_modified_the_minimum_age_before_the_start() -> None:
+def test_objects_modified_at_least_the_minimum_age_before_the_start_are_old_enough() -> None:
     """A cutoff after the start would make every new upload garbage."""
     assert cutoff_for(CUTOFF, timedelta(hours=24)) == datetime(2026, 11, 19, 8, tzinfo=UTC)
     assert cutoff_for(CUTOFF, timedelta(0)) == CUTOFF

@@ -56,7 +56,7 @@ def test_the_error_of_a_failed_task_says_what_failed_and_what_to_do(
     assert "org.apache" not in str(raised.value)
 
 
-def test_a_response_of_a_store_is_never_run_as_code(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_response_from_a_store_is_never_run_as_code(spark: SparkSession, tmp_path: Path) -> None:
     """A store can put any text into a header, and the text ends up in errors of Spark. If lakegc unpickled it, it would
     run on the driver with all of the driver's credentials."""
     witness = tmp_path / "it ran"
@@ -74,7 +74,7 @@ def test_a_response_of_a_store_is_never_run_as_code(spark: SparkSession, tmp_pat
     assert not witness.exists()
 
 
-def test_a_text_without_the_nonce_of_this_process_is_not_a_lakegc_error(spark: SparkSession) -> None:
+def test_text_without_the_nonce_of_this_process_is_not_read_as_a_lakegc_error(spark: SparkSession) -> None:
     """A store that knows the format of errors still can't forge one that says that something is absent or refused."""
     forged = as_text(NotFound("nothing is staged"), "0" * 32)
 
@@ -98,7 +98,7 @@ def test_a_text_without_the_nonce_of_this_process_is_not_a_lakegc_error(spark: S
         (LakegcError("it broke"), LakegcError),
     ],
 )
-def test_an_error_arrives_with_its_class_message_and_invariant(
+def test_an_error_reaches_the_driver_with_its_class_message_and_invariant(
     raised: LakegcError, expected: type[LakegcError]
 ) -> None:
     """An error of a class that only one module knows arrives as the nearest shared class, and so with the same exit

@@ -396,7 +396,7 @@ def test_every_address_at_a_path_that_is_not_utf8_is_found_or_the_mark_stops(
     assert hidden <= addresses <= set(there.values())
 
 
-def test_only_paths_that_an_inexact_one_may_stand_for_are_listed() -> None:
+def test_only_paths_that_an_inexact_path_may_stand_for_are_listed() -> None:
     """A folder with one such path may have a million others."""
     server = Shown({}, at={b"a\x80": address(1), b"ab": address(2), b"b\x80": address(3)})
 

@@ -50,7 +50,7 @@ EXAMPLE = [
 ]
 
 
-def test_the_documented_example_retains_the_documented_commits() -> None:
+def test_exactly_the_documented_commits_are_retained_in_the_documented_example() -> None:
     """The example's rules are 21 days for main and 7 days for dev."""
     rules = Rules(30, {"main": 21, "dev": 7})
 
@@ -97,7 +97,7 @@ def test_a_branch_head_behind_an_old_child_is_retained() -> None:
     assert retained(commits, {"main": "b", "still": "a"}, Rules(1)) == {"a", "b"}
 
 
-def test_a_branch_without_a_rule_has_the_default_days() -> None:
+def test_the_default_days_apply_to_a_branch_without_a_rule() -> None:
     commits = [commit("a", created=march(1)), commit("b", "a", created=NOW - 5 * DAY)]
 
     assert retained(commits, {"other": "b"}, Rules(10, {"main": 1})) == {"a", "b"}
@@ -264,7 +264,7 @@ def test_now_is_rounded_down_to_the_second(fraction: timedelta) -> None:
     assert retained(commits, {"main": "b"}, Rules(5), now=NOW + fraction) == {"a", "b"}
 
 
-def test_zero_days_retain_the_parent_of_a_commit_in_the_future() -> None:
+def test_a_rule_of_zero_days_retains_the_parent_of_a_commit_dated_in_the_future() -> None:
     """With 0 days a parent is retained while its child's date lies ahead of now."""
     commits = [
         commit("a", created=march(1)),
@@ -405,11 +405,11 @@ def test_a_listed_commit_that_the_graph_lacks_is_retained() -> None:
         pytest.param([("x", "one"), ("x", "two")], id="unknown"),
     ],
 )
-def test_two_metaranges_of_one_commit_are_an_error(listed: list[tuple[str, str]]) -> None:
+def test_two_metaranges_for_one_commit_are_an_error(listed: list[tuple[str, str]]) -> None:
     """One of the two metaranges would not be read."""
     with pytest.raises(DamagedData, match=r"commit [abx]"):
         server_and_rule(*listed)
 
 
-def test_an_empty_list_of_the_server_does_not_change_any_verdict() -> None:
+def test_an_empty_list_from_the_server_changes_no_verdict() -> None:
     assert {name for name, verdict in server_and_rule().items() if verdict.retained} == {"b", "c"}

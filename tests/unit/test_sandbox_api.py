@@ -155,7 +155,7 @@ def test_a_read_only_repository_refuses_every_write(sandbox: Sandbox, api: Any, 
         ("PATCH", "/repositories"),
     ],
 )
-def test_an_unknown_operation_gets_a_404_with_the_message_of_lakefs(sandbox: Sandbox, method: str, path: str) -> None:
+def test_an_unknown_operation_gets_a_404_with_the_lakefs_message(sandbox: Sandbox, method: str, path: str) -> None:
     """The response is JSON, not a web page."""
     status, message, _ = raw(sandbox, method, path, b"{}" if method != "GET" else None)
     assert (status, message) == (404, b'{"message":"invalid API endpoint"}')
@@ -211,7 +211,7 @@ def test_a_new_branch_or_tag_points_to_the_commit_of_its_source(api: Any, tmp_pa
         api.tags_api.get_tag(REPOSITORY, "v1")
 
 
-def test_a_bad_branch_or_tag_is_refused(api: Any) -> None:
+def test_invalid_operations_on_branches_and_tags_are_refused(api: Any) -> None:
     """A name in use is 409, a bad name 400, an unknown source 404, and deleting the default branch 403."""
     branch, tag = models.BranchCreation, models.TagCreation
     api.tags_api.create_tag(REPOSITORY, tag(id="v1", ref="main"))

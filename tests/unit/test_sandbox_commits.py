@@ -69,7 +69,7 @@ def test_the_first_commit_is_like_that_of_a_real_server(lake: SandboxRepository)
     assert first.id == commit_id(first)
 
 
-def test_a_commit_has_the_content_of_its_parent_with_the_staged_changes(lake: SandboxRepository) -> None:
+def test_a_commit_has_the_content_of_its_parent_plus_the_staged_changes(lake: SandboxRepository) -> None:
     """The commit has its own message, date and id."""
     lake.put_many("main", [(f"k{number}", b"old") for number in range(20)])
     first = lake.commit("main", "first", date=MARCH)
@@ -148,7 +148,7 @@ def test_a_commit_rewrites_only_the_ranges_that_changed(lake: SandboxRepository)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_same_operations_make_the_same_metaranges(sandbox: Sandbox, seed: int) -> None:
+def test_the_same_operations_produce_the_same_metaranges(sandbox: Sandbox, seed: int) -> None:
     """Random changes are made in two repositories."""
     draw = random.Random(seed)
     walked, again, expected = sandbox.create("walked"), sandbox.create("again"), dict[str, bytes]()

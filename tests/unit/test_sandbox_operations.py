@@ -179,7 +179,9 @@ def test_a_cherry_pick_applies_the_changes_of_one_commit(api: Any, lake: Sandbox
 # --- objects that are there already -----------------------------------------------------------------------------------
 
 
-def test_a_copy_has_its_own_object_and_a_shallow_copy_does_not(api: Any, lake: SandboxRepository) -> None:
+def test_a_copy_has_its_own_object_and_a_shallow_copy_shares_that_of_its_source(
+    api: Any, lake: SandboxRepository
+) -> None:
     """A shallow copy of another branch's object is 400."""
     source = lake.put("main", "a", b"1", metadata={"team": "ml"})
     copy = api.objects_api.copy_object
@@ -368,7 +370,7 @@ def test_a_two_dot_diff_to_staged_data_shows_the_staged_changes(api: Any, lake: 
 
 
 @pytest.mark.parametrize("amount", [1, 2, 100])
-def test_changes_grouped_at_a_delimiter_have_each_prefix_once(api: Any, lake: SandboxRepository, amount: int) -> None:
+def test_changes_grouped_by_a_delimiter_list_each_prefix_once(api: Any, lake: SandboxRepository, amount: int) -> None:
     """The size of pages doesn't matter."""
     for path in ("a-b", "a/1", "a/2", "b", "c/d/e"):
         lake.put("main", path, b"1")

@@ -97,7 +97,7 @@ def test_imported_objects_are_read_by_their_full_addresses(provider: Provider, t
             lake.import_objects("main", [ImportSource("local://elsewhere/", "in/")])
 
 
-def test_the_clock_cannot_be_set_over_s3(sandbox: Sandbox) -> None:
+def test_the_clock_of_a_sandbox_in_s3_cannot_be_set(sandbox: Sandbox) -> None:
     """The store dates objects by its own clock. Restoring the machine's time is allowed."""
     with pytest.raises(WrongUsage, match="objects are in a store"):
         sandbox.set_clock(datetime(2022, 3, 31, tzinfo=UTC))

@@ -22,7 +22,7 @@ from spark_resources.spark.session import (
     QUICK_START,
     REQUIRED_SETTINGS,
     check_overrides,
-    collector,
+    collector_option,
     fixed_settings,
     machine_settings,
 )
@@ -181,7 +181,7 @@ def test_a_resource_starts_no_jvm_until_its_session_is_used(sessions: dict[str, 
     assert sessions["lazy"] is True
 
 
-def test_a_session_started_ahead_is_stopped_by_its_resource_unless_it_ends_with_the_process(
+def test_a_session_started_ahead_of_time_is_stopped_by_its_resource_unless_it_ends_with_the_process(
     sessions: dict[str, Any],
 ) -> None:
     """Otherwise its last tasks could delete objects after the process has ended."""
@@ -227,7 +227,7 @@ def test_a_running_session_with_speculation_is_refused(sessions: dict[str, Any])
 
 
 @pytest.mark.parametrize("value", ["true", "TRUE", " true ", "1"])
-def test_speculation_in_the_spark_configuration_is_wrong_usage(value: str) -> None:
+def test_enabling_speculation_in_the_spark_configuration_is_wrong_usage(value: str) -> None:
     """A speculative copy of a task would race the task itself."""
     with pytest.raises(WrongUsage, match=r"spark\.speculation must be false.*LAKEGC_SPARK_CONF"):
         check_overrides({"spark.master": "local[2]", "spark.speculation": value})
@@ -275,8 +275,8 @@ def test_only_a_small_default_heap_gets_the_serial_collector() -> None:
     """If the heap is large or set by the user, Java chooses the collector."""
     chosen = [machine_settings("local[*]", cores, 1 << 40) for cores in (2, 4, 8)]
 
-    assert [collector(settings, {}, {}) for settings in chosen] == ["-XX:+UseSerialGC", "-XX:+UseSerialGC", ""]
-    assert collector({"spark.driver.memory": "1g"}, {"spark.driver.memory": "1g"}, {}) == ""
+    assert [collector_option(settings, {}, {}) for settings in chosen] == ["-XX:+UseSerialGC", "-XX:+UseSerialGC", ""]
+    assert collector_option({"spark.driver.memory": "1g"}, {"spark.driver.memory": "1g"}, {}) == ""
 
 
 @pytest.mark.parametrize("option", ["-XX:+UseG1GC", "-Xmx1g -XX:-UseParallelGC", "-XX:+UseZGC"])
@@ -284,15 +284,17 @@ def test_a_configured_collector_replaces_the_default_one(option: str) -> None:
     """Java doesn't start if two collectors are named."""
     settings = machine_settings("local[*]", 2, 1 << 40)
 
-    assert collector(settings, {}, {"JAVA_TOOL_OPTIONS": option}) == ""
-    assert collector(settings, {"spark.driver.defaultJavaOptions": option}, {}) == ""
-    assert collector(settings, {"spark.app.name": "UseG1GC"}, {"JAVA_TOOL_OPTIONS": "-Xss2m"}) == "-XX:+UseSerialGC"
+    assert collector_option(settings, {}, {"JAVA_TOOL_OPTIONS": option}) == ""
+    assert collector_option(settings, {"spark.driver.defaultJavaOptions": option}, {}) == ""
+    assert (
+        collector_option(settings, {"spark.app.name": "UseG1GC"}, {"JAVA_TOOL_OPTIONS": "-Xss2m"}) == "-XX:+UseSerialGC"
+    )
 
 
 @pytest.mark.parametrize(
     "master", ["yarn", "k8s://https://cluster:6443", "spark://cluster:7077", "local-cluster[2,1,512]"]
 )
-def test_on_a_cluster_the_driver_has_no_loopback_address(master: str) -> None:
+def test_on_a_cluster_the_driver_is_not_given_a_loopback_address(master: str) -> None:
     """With a loopback address, executors would look for the driver on their own machine. The number of executors
     doesn't follow from the driver's cores."""
     assert machine_settings(master, 2, 1 << 30) == {"spark.master": master, "spark.driver.memory": "512m"}
@@ -320,7 +322,7 @@ print(*sorted({"pyarrow", "boto3", "pandas"} - set(sys.modules)))
     assert not_imported == ""
 
 
-def test_zip_files_of_the_installed_spark_are_removed_from_the_path(tmp_path: Path) -> None:
+def test_zip_files_of_the_installed_spark_are_removed_from_the_python_path(tmp_path: Path) -> None:
     """The installed package is imported instead. Zip files of another Spark and all other entries stay."""
     import pyspark
 

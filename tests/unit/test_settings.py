@@ -312,7 +312,7 @@ def test_no_repr_or_text_of_the_settings_shows_a_secret(home: Path) -> None:
     assert not any(SECRET in text for text in texts)
 
 
-def test_an_error_of_the_constructor_does_not_show_the_secret() -> None:
+def test_an_error_raised_by_the_constructor_does_not_show_the_secret() -> None:
     """The secret passed to the constructor has the wrong type."""
     with pytest.raises(ValidationError) as raised:
         Settings(secret_access_key=[SECRET], spark_conf={"a": [SECRET]})  # type: ignore[arg-type, dict-item]

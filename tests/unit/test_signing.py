@@ -107,7 +107,7 @@ def test_an_altered_record_is_refused(place: Place, change: Any) -> None:
 
 
 @pytest.mark.parametrize("signed", [{"format": 2}, {"format": 1}, "text", None])
-def test_a_signature_of_another_form_is_refused(place: Place, signed: Any) -> None:
+def test_a_signature_in_an_unknown_format_is_refused(place: Place, signed: Any) -> None:
     """A signature of a later format, or a malformed one, is never accepted."""
     place.store().write(KEY, record_bytes({"record": {}, "signed": signed}))
     refused(place, "signature")
@@ -180,7 +180,7 @@ def test_a_retired_key_verifies_and_the_new_one_signs(place: Place) -> None:
     refused(place, SigningKey.parse(NEW).id, "LAKEGC_RETIRED_SIGNING_KEYS")
 
 
-def test_a_signed_record_keeps_its_signature_where_no_key_is_set(place: Place) -> None:
+def test_a_process_without_the_key_does_not_overwrite_a_signed_record(place: Place) -> None:
     """A process without the key stops instead of writing a record that the others would refuse."""
     place.records().create(KEY, CONTENT)
     before = place.store().read(KEY)
@@ -234,7 +234,7 @@ def test_an_empty_key_is_an_error(tmp_path: Path) -> None:
     assert Settings.load({}, tmp_path).signing() is None
 
 
-def test_settings_have_the_keys_and_do_not_show_them(tmp_path: Path) -> None:
+def test_settings_contain_the_keys_but_do_not_show_them(tmp_path: Path) -> None:
     """Upper case, blanks around a key and several retired keys are accepted."""
     environ = {"LAKEGC_SIGNING_KEY": f" {NEW.upper()} ", "LAKEGC_RETIRED_SIGNING_KEYS": f"{OLD}, {'b2' * 40}"}
     settings = Settings.load({**environ, "HOME": "/h"}, tmp_path)

@@ -203,7 +203,7 @@ def test_decoders_agree_on_the_id_or_the_error_of_a_broken_table(case: Damaged) 
 
 
 @every_decoder
-def test_reading_with_verification_requires_the_id_of_the_content(decoder: Decoder) -> None:
+def test_reading_with_verification_requires_a_name_that_is_the_hash_of_the_content(decoder: Decoder) -> None:
     """With that id, reading gives the same entries as reading without verification."""
     data = _small()
     name = table_id(data, name=NAME, decoder=decoder)
@@ -264,7 +264,7 @@ def test_every_flipped_bit_is_an_error(decoder: Decoder) -> None:
 
 
 @pytest.mark.parametrize("columns", [(), ("adress",), ("address", "metadata")])
-def test_a_column_that_does_not_exist_is_wrong_usage(columns: tuple[str, ...]) -> None:
+def test_requesting_a_column_that_does_not_exist_is_wrong_usage(columns: tuple[str, ...]) -> None:
     """Requesting a column that ranges don't have is a mistake of the caller, not damage."""
     with pytest.raises(WrongUsage, match="columns"):
         read_entries(_small(), name=NAME, columns=columns)
@@ -374,7 +374,7 @@ def test_intact_metadata_is_read() -> None:
 
 
 @pytest.mark.parametrize(("largest", "words"), [(5000, "decompresses to more than"), (30, "keys of one block")])
-def test_the_memory_for_reading_a_table_is_bounded(largest: int, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_used_to_read_a_table_is_bounded(largest: int, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The size of its blocks and keys is checked before they are read."""
     data = assemble([data_block(*NUMBERED[at : at + 10]) for at in range(0, 100, 10)])
     monkeypatch.setattr("spark_resources.sstable.blocks.MAX_BYTES", largest)
@@ -388,7 +388,7 @@ def test_the_error_for_an_empty_file_says_that_it_is_empty() -> None:
         read_entries(b"", name=NAME)
 
 
-def test_properties_are_read_without_the_records() -> None:
+def test_properties_are_read_without_reading_the_records() -> None:
     """The properties lie at the end of a table, so a broken record doesn't affect them."""
     data = bytearray(_small())
     data[0] ^= 1
@@ -412,7 +412,7 @@ print(*(default_decoder(size).name for size in (0, VECTORISED_FROM - 1, VECTORIS
     assert _python(code) == "readable readable vectorised vectorised"
 
 
-def test_the_compiled_loops_have_the_constants_of_the_format() -> None:
+def test_the_compiled_loops_use_the_constants_of_the_format() -> None:
     """The compiled loops repeat some constants of the format, and the values must agree."""
     from spark_resources.sstable import blocks, kernels, values
 
@@ -505,7 +505,7 @@ print(refused > 100)
 
 
 @damaged
-def test_the_vectorised_decoder_refuses_a_broken_table_by_itself(case: Damaged) -> None:
+def test_the_vectorised_decoder_refuses_a_broken_table_on_its_own(case: Damaged) -> None:
     """The readable decoder is needed only for the message."""
     from spark_resources.sstable.vectorised_decoder import Unreadable, VectorisedDecoder
     from spark_resources.sstable.wire import InvalidTable

@@ -140,7 +140,7 @@ def test_every_commit_branch_and_tag_of_a_dump_is_read_back() -> None:
         assert read(data, name=ref.id) == expected
 
 
-def test_an_empty_dump_has_the_servers_id() -> None:
+def test_an_empty_dump_has_the_same_id_as_on_every_server() -> None:
     """Every server announces this id if there are no tags."""
     expected = "7cc6abb06deea81825ee467df1b3a92a8109c5bf14d1044d217ed0595fe00c8a"
 
@@ -158,12 +158,12 @@ def test_an_empty_dump_has_the_servers_id() -> None:
         replace(ENTRY, content_type="text/html"),
     ],
 )
-def test_entries_with_other_content_are_not_identical(other: Entry) -> None:
+def test_entries_with_different_content_are_not_identical(other: Entry) -> None:
     """The comparison covers size, checksum, metadata and content type."""
     assert entry_identity(other) != entry_identity(ENTRY)
 
 
-def test_entries_with_identical_content_elsewhere_are_identical() -> None:
+def test_entries_with_identical_content_are_identical_even_at_different_addresses() -> None:
     """Address, path and time are not compared. A list of differences can therefore hide an address (formats §2)."""
     moved = replace(ENTRY, path=b"p", address="data/new", address_type=AddressType.RELATIVE, last_modified=None)
 

@@ -24,7 +24,7 @@ def answered(code: str, message: str, status: int) -> ClientError:
         EndpointConnectionError(endpoint_url="http://nowhere", error="refused."),
     ],
 )
-def test_messages_of_s3_never_end_with_two_full_stops(error: ClientError) -> None:
+def test_messages_about_s3_errors_never_end_with_two_full_stops(error: ClientError) -> None:
     """S3 ends its messages with a full stop; S3-compatible stores sometimes don't."""
     error_text = str(s3_client.as_lakegc_error(error, "s3://bucket", "list", None))
 
@@ -33,7 +33,7 @@ def test_messages_of_s3_never_end_with_two_full_stops(error: ClientError) -> Non
     assert error_text.endswith(".")
 
 
-def test_messages_of_google_never_end_with_two_full_stops() -> None:
+def test_messages_about_google_errors_never_contain_two_full_stops_in_a_row() -> None:
     """Google's library reports expired credentials in whole sentences."""
     error = RefreshError("Reauthentication is needed. Please run gcloud auth login.")  # type: ignore[no-untyped-call]
     error_text = str(gcs_client.as_lakegc_error(error, "gs://bucket", "list", None))

@@ -66,7 +66,7 @@ def test_a_later_failure_replaces_an_earlier_outcome() -> None:
     assert addresses(sweep_outcomes.pending(approved("a"), receipts, ADDRESSES.empty_table(), since=2)) == []
 
 
-def test_a_second_attempt_of_a_task_does_not_hide_what_the_first_one_deleted() -> None:
+def test_a_second_task_attempt_does_not_hide_what_the_first_one_deleted() -> None:
     """The second attempt finds the object already gone, or fails. The closing re-verification has to check whether the
     object became live, because this sweep removed it."""
     objects = approved("gone", "failed")

@@ -72,13 +72,13 @@ def test_a_table_with_full_addresses_is_read_unless_they_are_all_in_other_folder
         "s3://bucket/x%2Flake/a", "s3://bucket/x?versionId=1", "s3a://bucket/x/a", "https://bucket/x/a", "s3://bucket",
     ],
 )  # fmt: skip
-def test_an_address_that_may_be_read_in_several_ways_is_not_noted(address: str) -> None:
+def test_no_folders_are_noted_if_an_address_is_ambiguous(address: str) -> None:
     note = noted(["s3://imports/2026/b", address])
     assert not note.column("folders")[0].is_valid
     assert not has_no_address_in(note, "s3://quite/another")
 
 
-def test_the_folders_of_an_alias_count_too() -> None:
+def test_addresses_under_an_alias_of_the_namespace_count_too() -> None:
     note = noted(["s3://bucket/lake/data/a"])
     assert has_no_address_in(note, "s3://bucket/pond")
     assert not has_no_address_in(note, "s3://bucket/pond", "s3://bucket/lake")
@@ -128,7 +128,7 @@ def test_folders_are_noted_unless_there_are_too_many() -> None:
     assert (has_no_address_in(most, LAKE), has_no_address_in(many, LAKE)) == (True, False)
 
 
-def test_each_table_is_decided_by_its_own_note() -> None:
+def test_each_table_is_judged_by_its_own_note() -> None:
     rows = [([], [1]), (["bucket/lake"], [2]), (None, None), (["other/lake"], [3, 2]), ([], [])]
     notes = pa.table(
         [pa.array([str(n) for n in range(len(rows))]), *(pa.array(column) for column in zip(*rows, strict=True))],

@@ -10,7 +10,7 @@ from spark_resources.spark.task_report import SAMPLES_KEPT, TaskReport
 from spark_resources.spark.tasks import Batches, run_tasks, this_task
 
 
-def test_counters_of_tasks_are_summed_and_errors_are_kept_apart() -> None:
+def test_counters_of_tasks_are_summed_and_errors_are_kept_separate() -> None:
     """If the text of an error were taken for the name of a counter, an unreadable repository would not be named. It
     would seem to refer to no objects."""
     first, second = TaskReport(), TaskReport()
@@ -59,7 +59,7 @@ def test_the_driver_receives_the_reports_of_all_tasks(spark: SparkSession) -> No
     assert len(set(report.samples["attempts"])) == 3
 
 
-def test_an_error_of_a_task_is_raised_unchanged(spark: SparkSession) -> None:
+def test_an_error_in_a_task_is_raised_unchanged(spark: SparkSession) -> None:
     """The reports of the other tasks are never taken for the whole."""
 
     def work(batches: Batches, report: TaskReport) -> None:

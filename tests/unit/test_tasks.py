@@ -53,7 +53,7 @@ def test_work_gives_the_same_rows_on_the_driver_and_on_executors(tasks: Tasks) -
         assert (processes == {os.getpid()}) == tasks.is_on_driver
 
 
-def test_tasks_run_on_executors_if_they_are_too_many_for_the_driver(spark: SparkSession) -> None:
+def test_tasks_run_on_executors_if_there_are_too_many_for_the_driver(spark: SparkSession) -> None:
     """The number of tasks decides, not the number of rows."""
     assert tasks_from_ids(lambda: spark, "name", NAMES, batch_size=5).is_on_driver
     assert tasks_from_ids(lambda: spark, "name", NAMES, batch_size=1, max_on_driver=5).is_on_driver
@@ -80,7 +80,7 @@ def test_work_without_rows_returns_no_rows(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize("use", [Tasks.collected, lambda *rest: Tasks.mapped(*rest).collect()], ids=["table", "frame"])
-def test_an_error_of_one_task_is_raised_with_its_class_and_message(tasks: Tasks, use: Callable[..., object]) -> None:
+def test_an_error_in_one_task_is_raised_with_its_class_and_message(tasks: Tasks, use: Callable[..., object]) -> None:
     """Work that failed has no result, rather than a smaller one."""
 
     def failing(batches: Batches) -> Batches:
@@ -93,7 +93,7 @@ def test_an_error_of_one_task_is_raised_with_its_class_and_message(tasks: Tasks,
         use(tasks, failing, RESULT)
 
 
-def test_an_operating_system_error_is_raised_as_a_failed_task_with_its_message(tasks: Tasks) -> None:
+def test_an_operating_system_error_is_reported_as_a_failed_task_with_its_message(tasks: Tasks) -> None:
     """A full disk is no bug in lakegc, wherever the task ran."""
 
     def full(batches: Batches) -> Batches:
@@ -135,7 +135,7 @@ def test_files_of_different_tasks_never_have_the_same_name(tasks: Tasks, tmp_pat
 
 
 @pytest.mark.parametrize("on_driver", [(True, True), (True, False), (False, False)])
-def test_distinct_rows_are_those_of_all_parts(spark: SparkSession, on_driver: tuple[bool, bool]) -> None:
+def test_each_distinct_row_of_any_part_is_returned_once(spark: SparkSession, on_driver: tuple[bool, bool]) -> None:
     """Wherever the parts are; a null is a value like any other."""
     names: list[list[str | None]] = [["a", "b", None, "a"], ["b", None, "c"]]
     tables = [pa.table([pa.array(some, pa.string())], schema=TEXTS) for some in names]
@@ -153,7 +153,7 @@ def test_distinct_rows_are_those_of_all_parts(spark: SparkSession, on_driver: tu
     assert distinct_rows([], TEXTS) is None
 
 
-def test_rows_are_moved_to_the_driver_only_if_they_are_few(spark: SparkSession) -> None:
+def test_rows_are_moved_to_the_driver_only_if_there_are_few(spark: SparkSession) -> None:
     """None is lost, and many stay on the executors."""
     rows = to_dataframe(spark, pa.table([["a", "b", "c"]], schema=TEXTS))
 

@@ -17,7 +17,7 @@ from lakegc_assets.cli.dagster_runs import dagster_home
 from spark_resources.errors import LakegcWarning, Refused, WrongUsage
 from spark_resources.host.user_folders import NO_HOME, cache_folder, home_folder, temporary_folder
 from spark_resources.settings import Settings
-from spark_resources.spark.session import class_archive
+from spark_resources.spark.session import class_archive_options
 
 MINE = f"lakegc-{os.geteuid()}"
 
@@ -54,7 +54,7 @@ def test_caches_fall_back_to_a_private_temporary_folder(temporary: Path) -> None
 
     assert folder == cache_folder() == temporary / MINE / "cache"
     assert {path.stat().st_mode & 0o777 for path in (folder, folder.parent)} == {0o700}
-    assert f"={folder}/spark-" in class_archive()
+    assert f"={folder}/spark-" in class_archive_options()
 
 
 def test_a_link_in_place_of_the_fallback_is_not_followed(temporary: Path, tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_a_link_in_place_of_the_fallback_is_not_followed(temporary: Path, tmp_pa
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_a_folder_of_another_user_is_not_used_as_the_fallback(temporary: Path) -> None:
+def test_another_users_folder_is_not_used_as_the_fallback(temporary: Path) -> None:
     """The owner could change its content."""
     (temporary / MINE).mkdir()
     os.chown(temporary / MINE, 12345, 12345)
@@ -78,7 +78,7 @@ def test_a_folder_of_another_user_is_not_used_as_the_fallback(temporary: Path) -
     assert temporary_folder().stat().st_uid == os.geteuid()
 
 
-def test_plots_and_compiled_loops_work_without_a_home(temporary: Path) -> None:
+def test_plots_and_compiled_loops_work_without_a_home_folder(temporary: Path) -> None:
     """If neither the home nor the installation can be written to, the files go to the fallback without a warning."""
     environ = {**os.environ, "NUMBA_CACHE_LOCATOR_CLASSES": "UserProvidedCacheLocator,UserWideCacheLocator"}
     ended = subprocess.run(
@@ -103,7 +103,7 @@ def test_dagsters_history_falls_back_to_a_temporary_folder_with_a_warning(tempor
     assert home.stat().st_mode & 0o777 == 0o700
 
 
-def test_dagsters_history_stays_in_a_writable_home(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dagsters_history_is_kept_in_a_writable_home_folder(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fallback is only for users without another place. A link there is refused, because it may be an attack."""
     home = temporary / "home"
     home.mkdir()
@@ -128,7 +128,7 @@ def test_a_dagster_home_that_cannot_be_created_is_refused_with_its_path(temporar
         dagster_home({"DAGSTER_HOME": str(temporary / "file" / "dagster")})
 
 
-def test_settings_load_without_a_home(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_load_without_a_home_folder(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a home there is no lakectl file, so only variables apply. No folder named ~ is created."""
 
     def nobody(_: int) -> None:

@@ -71,18 +71,18 @@ class AzureStore:
         Raises `WrongUsage` for a namespace that can't exist in Azure.
         """
         capabilities = AZURE if capabilities is None else capabilities
-        self.place = container_of(namespace, settings.azure_endpoint_url)
-        self.client = container_client(self.place, settings)
+        self.container = container_of(namespace, settings.azure_endpoint_url)
+        self.client = container_client(self.container, settings)
         self._settings = settings
         self.retry: RetryPolicy = settings.retry
-        self._prefix = self.place.prefix
+        self._prefix = self.container.prefix
         self._capabilities = replace(
             capabilities,
             reports_missing_deletes=True,
             delete_batch=min(capabilities.delete_batch, BATCH),
             unsupported_keys=capabilities.unsupported_keys | UNSUPPORTED_KEYS,
         )
-        self.where = f"{namespace.uri} at {self.place.endpoint}" if settings.azure_endpoint_url else namespace.uri
+        self.where = f"{namespace.uri} at {self.container.endpoint}" if settings.azure_endpoint_url else namespace.uri
         keys.check_prefix(self._prefix, self.where, self._capabilities.unsupported_keys)
 
     @property
@@ -185,6 +185,7 @@ class AzureStore:
         return stored, str(properties.etag)
 
     def check_object(self, key: str, properties: Any) -> None:
+        """Raise `NotFound` if the blob with these properties is a directory, not an object."""
         if is_folder(properties.metadata or {}, properties.size):
             raise NotFound(f"{key!r} does not exist in {self.where}: it is a directory")
 
@@ -206,13 +207,13 @@ class AzureStore:
         return data, unquoted(download.properties.etag)
 
     def etag_is_md5(self, key: str) -> bool:
-        """Always False: Azure doesn't verify the MD5 of a block upload, which looks like that of a plain upload."""
+        """False for every object: Azure doesn't verify the MD5 of a block upload, which looks like a plain upload's."""
         self.stat(key)
         return False
 
     def delete_effect(self) -> DeleteEffect:
         """Soft delete is read from the account's properties; versioning is visible only in the properties of a blob."""
-        soft = self._soft_delete()
+        soft = self._has_soft_delete()
         versions = self._keeps_versions()
         if versions:
             return DeleteEffect.VERSIONED
@@ -220,7 +221,8 @@ class AzureStore:
             return DeleteEffect.SOFT_DELETED
         return DeleteEffect.UNKNOWN if soft is None or versions is None else DeleteEffect.FINAL
 
-    def _soft_delete(self) -> bool | None:
+    def _has_soft_delete(self) -> bool | None:
+        """Whether soft delete is enabled for the account; None if its properties can't be read."""
         try:
             policy = self._service_properties().get("delete_retention_policy")
         except Unavailable:
@@ -230,7 +232,7 @@ class AzureStore:
     @retried
     def _service_properties(self) -> dict[str, Any]:
         with translated_errors(self.where, "get the properties of"):
-            return service_client(self.place, self._settings).get_service_properties()
+            return service_client(self.container, self._settings).get_service_properties()
 
     def _keeps_versions(self) -> bool | None:
         """Whether lakegc's newest own file has a version id; None if there is no such file or it can't be read."""
@@ -297,6 +299,7 @@ class AzureStore:
             )
 
     def token(self) -> str:
+        """The SAS token that authorizes requests; "" if there is none."""
         return getattr(self.client.credential, "signature", "")
 
     def delete_many(self, keys: Iterable[str]) -> list[DeleteResult]:

@@ -58,7 +58,7 @@ class AzureStreams:
 
     @property
     def server(self) -> str:
-        return f"azure {self._store.place.endpoint.lower()}"
+        return f"azure {self._store.container.endpoint.lower()}"
 
     @retried
     def properties(self, key: str) -> ObjectProperties:

@@ -30,7 +30,7 @@ def read_object(client: GCSClient, bucket: str, name: str) -> tuple[bytes, str]:
     ) as response:
         data: bytes = response.raw.read(decode_content=False)
         headers = response.headers
-    expected = _crc32c_header(headers.get("x-goog-hash", ""))
+    expected = _crc32c_in_header(headers.get("x-goog-hash", ""))
     if expected is not None and expected != crc32c_of(data):
         raise CorruptContent(f"{len(data)} bytes were received, with a CRC32C other than {expected}")
     return data, _generation(headers.get("x-goog-generation"), name)
@@ -68,7 +68,7 @@ def crc32c_of(data: bytes) -> str:
     return base64.b64encode(google_crc32c.value(data).to_bytes(4, "big")).decode()
 
 
-def _crc32c_header(header: str) -> str | None:
+def _crc32c_in_header(header: str) -> str | None:
     sums = dict(part.strip().split("=", 1) for part in header.split(",") if "=" in part)
     return sums.get("crc32c")
 

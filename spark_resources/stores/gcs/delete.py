@@ -66,7 +66,7 @@ def delete_keys(
         )
     already_gone = [result for result in results.values() if result.deletion is Deletion.ALREADY_GONE]
     if already_gone:
-        results.update((result.key, result) for result in _if_bucket_exists(already_gone, check_bucket))
+        results.update((result.key, result) for result in _confirm_gone(already_gone, check_bucket))
     return [results[key] for key in keys]
 
 
@@ -116,7 +116,8 @@ def _to_result(status: int, text: str) -> _ToResult:
     return _failed(code, message, transient=status in TRANSIENT_STATUSES or code in THROTTLING_CODES)
 
 
-def _if_bucket_exists(already_gone: Sequence[DeleteResult], check_bucket: Callable[[], None]) -> list[DeleteResult]:
+def _confirm_gone(already_gone: Sequence[DeleteResult], check_bucket: Callable[[], None]) -> list[DeleteResult]:
+    """These results if the bucket exists; otherwise failures, because a 404 for a key then says nothing about it."""
     try:
         check_bucket()
     except LakegcError as error:

@@ -52,8 +52,8 @@ def listing_of(body: bytes) -> Listing:
         if document["kind"] != _LISTING:
             raise ValueError(f"it is a {document['kind']}")
         items = document.get("items", ())
-        objects = [parse_object(item) for item in items if is_text(item["name"])]
-        prefixes = [prefix for prefix in document.get("prefixes", ()) if is_text(prefix)]
+        objects = [parse_object(item) for item in items if is_encodable(item["name"])]
+        prefixes = [prefix for prefix in document.get("prefixes", ()) if is_encodable(prefix)]
         unreadable = len(items) - len(objects) + len(document.get("prefixes", ())) - len(prefixes)
         return Listing(objects, prefixes, _token(document), unreadable)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -73,8 +73,11 @@ def parse_object(item: Mapping[str, Any]) -> ListedObject:
     return ListedObject(item["name"], size, updated.astimezone(UTC), item.get("crc32c", ""), generation)
 
 
-def is_text(name: Any) -> bool:
-    """Whether a name can be encoded as UTF-8. JSON may contain a lone surrogate, which can't be encoded."""
+def is_encodable(name: Any) -> bool:
+    """Whether a name can be encoded as UTF-8: JSON may contain a lone surrogate, which can't.
+
+    Raises `ValueError` if it is empty or not a string.
+    """
     if not isinstance(name, str) or not name:
         raise ValueError(f"a name is {name!r}")
     try:

@@ -40,7 +40,7 @@ from spark_resources.stores.gcs.listing import (
     OBJECT_FIELDS,
     ListedObject,
     Listing,
-    is_text,
+    is_encodable,
     listing_of,
     parse_object,
 )
@@ -179,7 +179,7 @@ class GCSStore:
             response = self.client.request("GET", path, params=params)
         try:
             document = response.json()
-            if document["kind"] != "storage#object" or not is_text(document["name"]):
+            if document["kind"] != "storage#object" or not is_encodable(document["name"]):
                 raise ValueError(f"it is a {document['kind']}")
             listed = parse_object(document)
         except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -163,7 +163,7 @@ class GCSStreams:
 
     @retried
     def _start_upload(self, key: str, full: str, fields: Mapping[str, Any]) -> str:
-        """The URL to which the parts of a new upload are sent."""
+        """Start an upload; returns the URL to which its parts are sent."""
         params = {"uploadType": "resumable", "name": full, "ifGenerationMatch": "0"}
         with self._writing(key):
             begun = self._client.request("POST", self._uploads, params=params, json={**fields, "name": full})

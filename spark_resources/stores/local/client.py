@@ -68,12 +68,16 @@ class Folder:
         keys.check_key(key, self.where, CAPABILITIES.unsupported_keys)
         if HIDDEN in key.encode().split(b"/"):
             raise WrongUsage(
-                f"{key!r} can't be a key in {self.where}: lakegc uses this folder name for unfinished writes"
+                f"{key!r} can't be a key in {self.where}: lakegc uses the folder name {HIDDEN.decode()} for unfinished "
+                "writes"
             )
 
     @contextmanager
     def root(self) -> Iterator[int]:
-        """The namespace's folder. The configured path may be a symbolic link; no folder below it may be one."""
+        """The descriptor of the namespace's folder. Raises `NotFound` if it doesn't exist.
+
+        The configured path may be a symbolic link; no folder below it may be one.
+        """
         try:
             base = os.open(self._base, _TRAVERSE_FLAG | os.O_DIRECTORY | os.O_CLOEXEC)
             try:

@@ -25,7 +25,7 @@ _serial = itertools.count()
 
 
 class NotAnObject(OSError):
-    """Raised if the key can't be written, because something other than an object has its name."""
+    """Raised if no object can be written or deleted at a key, e.g. because a folder has its name."""
 
 
 def split_key(key: str) -> tuple[list[bytes], bytes]:
@@ -108,7 +108,7 @@ class Changes:
             os.fsync(folder)
 
     def move_if_absent(self, temp_file: bytes, key: str) -> bool:
-        """Move a temporary file to the key; False if it already exists."""
+        """Move a temporary file to the key; False if the key already exists."""
         with self._parent(key) as (folder, name):
             self._refuse_occupied(folder, name)
             try:  # atomic: the file system refuses the link if any program has created a file of this name

@@ -178,13 +178,13 @@ def _wanted_entries(folder: int, base: bytes, prefix: bytes, after: bytes) -> li
                 continue
             if after and key <= after and not (is_folder and after.startswith(key)):
                 continue
-            is_text = raw.isascii() or _is_text(raw)
-            wanted.append((key, raw, is_folder and is_text, is_text and entry.is_file(follow_symlinks=False)))
+            is_utf8 = raw.isascii() or _is_utf8(raw)
+            wanted.append((key, raw, is_folder and is_utf8, is_utf8 and entry.is_file(follow_symlinks=False)))
     wanted.sort()
     return wanted
 
 
-def _is_text(raw: bytes) -> bool:
+def _is_utf8(raw: bytes) -> bool:
     try:
         raw.decode()
     except UnicodeDecodeError:

@@ -110,9 +110,9 @@ class Redirected(BotoCoreError):
 
 
 def _refuse_redirect(response_dict: dict[str, Any], operation_model: Any, *, custom_endpoint: bool, **_: Any) -> None:
-    """Keep botocore from following a redirect that doesn't name a region, because it would loop forever.
+    """Raise `Redirected` for a redirect that doesn't name a region, because botocore would follow it forever.
 
-    A redirect from a configured endpoint is always refused: only AWS knows where a bucket is.
+    Any redirect from a configured endpoint is refused, too: only AWS knows where a bucket is.
     """
     status, headers = response_dict["status_code"], response_dict["headers"]
     may_name_region = "x-amz-bucket-region" in headers or operation_model.name != "HeadBucket"

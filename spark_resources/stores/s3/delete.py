@@ -17,7 +17,8 @@ from spark_resources.stores.s3.client import TRANSIENT_ERROR_CODES, UNKNOWN, cod
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
-# A store that responds with one of these codes can't process this batch, or any; its keys are deleted one by one.
+# A store that responds with one of these codes can't process this batch, or batches at all. The keys are then deleted
+# one by one.
 _BATCHES_UNSUPPORTED = frozenset({"NotImplemented", "MethodNotAllowed"})
 _DELETE_ONE_BY_ONE = _BATCHES_UNSUPPORTED | {"MalformedXML", "InvalidRequest"}
 

@@ -46,7 +46,7 @@ class FastReads:
         return cls(client, settings, bucket)
 
     def read(self, key: str) -> bytes | None:
-        """A whole object; None if no request was sent. Raises `FallBackToBoto3`."""
+        """A whole object; None if no request was sent. Raises `FallBackToBoto3` if reading failed."""
         if self._failures.too_many or not _UNCHANGED_KEY.fullmatch(key) or _thread_owner not in ([], [os.getpid()]):
             return None
         if self._signer_credentials is None or self._signer_credentials.get_frozen_credentials().token is not None:

@@ -138,7 +138,7 @@ class FastRequests:
     def list(self, parameters: Mapping[str, str]) -> bytes | None:
         """The response to ListObjectsV2 with these parameters; None if no request was sent.
 
-        Raises `FallBackToBoto3`.
+        Raises `FallBackToBoto3` for a failed request.
         """
         query = "&".join(
             f"{name}={quote(value, safe='-_.~')}" for name, value in {"list-type": "2", **parameters}.items()
@@ -150,7 +150,7 @@ class FastRequests:
         return self._send("GET", f"/{quote(key, safe='/~')}", {})
 
     def _send(self, method: str, key_or_query: str, headers: Mapping[str, str]) -> bytes | None:
-        """The body of a successful response; None if no request was sent."""
+        """The body of a response with status 200; None if no request was sent. Raises `FallBackToBoto3` otherwise."""
         address, pool = self._address, self._pool
         if address is None or pool is None or self._failures.too_many:
             return None

@@ -66,7 +66,7 @@ class S3Store:
         """Sends no request yet. `capabilities` are the findings of a probe.
 
         Without them, the defaults are AWS's if no endpoint is set, otherwise a compatible store's. Raises `WrongUsage`
-        if this store can't hold keys with the namespace's path, or lakeFS parses the namespace differently.
+        if this store can't hold keys with the namespace's path, or if lakeFS would parse the namespace differently.
         """
         if {"%", "?"} & set(namespace.uri) or {"@", ":"} & set(namespace.bucket):
             raise WrongUsage(

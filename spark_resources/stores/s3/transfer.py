@@ -265,7 +265,7 @@ def _as_lakegc_error(error: ClientError | BotoCoreError, where: str, action: str
 
 
 def _quoted(tag: str) -> str | None:
-    """An ETag in quotes, as in `ObjectProperties`; None for an empty one."""
+    """An ETag in quotes, as in `ObjectProperties`; None if it is empty."""
     bare = tag.strip('"')
     return f'"{bare}"' if bare else None
 
