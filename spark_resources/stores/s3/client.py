@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import boto3
 import botocore.session
@@ -146,7 +146,7 @@ def _client_config(settings: StoreSettings) -> Config:
     )
 
 
-def _addressing_style(settings: StoreSettings) -> str:
+def _addressing_style(settings: StoreSettings) -> Literal["path", "auto", "virtual"]:
     """boto3's own choice for AWS; as set for another endpoint, where boto3 would put the bucket in the path."""
     if settings.uses_path_style:
         return "path"
