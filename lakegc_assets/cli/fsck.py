@@ -143,7 +143,7 @@ def show_problems(report: Report) -> None:
     for lost in report.lost[:MAX_SHOWN]:
         print_sentence(f"  {lost_in_words(lost)}")
     if report.lost_count > MAX_SHOWN:
-        print_sentence(f"  … and {report.lost_count - MAX_SHOWN:,} more (--write-missing FILE writes all)")
+        print_sentence(f"  … and {report.lost_count - MAX_SHOWN:,} more (--write-missing FILE lists them all)")
 
 
 def finding_in_words(finding: Finding) -> str:

@@ -384,7 +384,7 @@ def test_cutoff_uses_store_clock_under_skew(tmp_path: Path) -> None:
     assert abs(now + apart - record.server_now) < apart / 2
 
 
-def test_cutoff_with_whole_second_last_modified() -> None:
+def test_cutoff_with_whole_second_last_modified_keeps_objects_that_may_be_newer() -> None:
     """Where a store reports whole seconds, an object that may have been written right after the cutoff is young.
 
     earth-mover/icechunk#2368
