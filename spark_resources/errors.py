@@ -8,7 +8,7 @@
     │   └── DamagedData         exit 3   missing or invalid data (invariants 3 and 4)
     │       ├── Untrusted                a record without a valid signature by a known key
     │       └── UnknownFormat            a record in a format that this version of lakegc doesn't support
-    ├── SweptWithFailures       exit 4   a sweep ended, but some objects could not be deleted, or were no longer garbage
+    ├── FinishedWithFailures    exit 4   a sweep ended, but some objects could not be deleted, or were no longer garbage
     └── Unavailable             exit 1   the server or the store could not be used
         ├── Transient                    a temporary failure: retried by the retry policy, and only there
         ├── Forbidden                    the response: permission denied
@@ -78,8 +78,8 @@ class UnknownFormat(DamagedData):
     """Raised for a record in a format that this version of lakegc doesn't support, because a newer version wrote it."""
 
 
-class SweptWithFailures(LakegcError):
-    """Raised at the end of a sweep that did not fully succeed. The message is the report's summary sentence."""
+class FinishedWithFailures(LakegcError):
+    """Raised at the end of a sweep, undo, backup or restore that did not fully succeed. The message sums it up."""
 
     exit_code = 4
 

@@ -147,7 +147,8 @@ def new_approval(proposal: Proposal, request: ApprovalRequest, limits: BrakeLimi
     foreign = proposal.foreign
     if foreign is not None and request.for_reference:
         raise WrongUsage(
-            f"{proposal.name} was made by the reference collector, and --for-reference is for marks made by lakegc. Leave it out"
+            f"{proposal.name} was made by the reference collector, and --for-reference is for marks made by lakegc. "
+            "Leave it out"
         )
     return Approval(
         mark_id=proposal.record.mark_id,

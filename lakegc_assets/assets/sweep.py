@@ -12,7 +12,7 @@ from lakegc_assets.resources import MarksResource
 from lakegc_assets.sweep.metadata import sweep_result
 from lakegc_assets.sweep.preconditions import SweepOptions, open_sweep
 from lakegc_assets.sweep.sweep import sweep
-from spark_resources.errors import SweptWithFailures
+from spark_resources.errors import FinishedWithFailures
 
 
 class SweepConfig(dg.Config):
@@ -55,5 +55,5 @@ def sweep_report(context: dg.AssetExecutionContext, config: SweepConfig, marks: 
         result = sweep_result(run.place, report)
         with reporting_failures(metadata=result.metadata):
             if not report.success:
-                raise SweptWithFailures(report.sentence())
+                raise FinishedWithFailures(report.sentence())
         yield result

@@ -25,7 +25,7 @@ from lakegc_assets.rules.delete_check import how_changed
 from spark_resources.copying.backup_keys import OBJECTS, RENAMED
 from spark_resources.copying.backup_task import WANTED, backup_rows
 from spark_resources.copying.copy_log import HAS_COPY, CopyStatus
-from spark_resources.errors import SweptWithFailures
+from spark_resources.errors import FinishedWithFailures
 from spark_resources.spark.datasets import write_dataset
 from spark_resources.spark.partitioning import tasks_from_ids
 from spark_resources.spark.remote_errors import errors_from_executors
@@ -45,8 +45,8 @@ LISTED_COPIES = pa.schema([("copy_key", pa.string()), ("copy_size", pa.int64()),
 def back_up(run: BackupRun) -> Backup:
     """Copy those of the mark's objects that the backup lacks, and write its summary.
 
-    Raises `SweptWithFailures`, and writes no summary, if an object could not be copied. Objects that vanished, changed
-    or can't be read from an archive tier are only listed and counted.
+    Raises `FinishedWithFailures`, and writes no summary, if an object could not be copied. Objects that vanished,
+    changed or can't be read from an archive tier are only listed and counted.
     """
     started_at, started = run.to.store().now(), time.monotonic()
     with errors_from_executors():
@@ -133,7 +133,7 @@ def copy_round(run: BackupRun, rows: DataFrame, objects: int, size: int | None) 
 def finish_backup(run: BackupRun, started_at: datetime, started: float) -> Backup:
     """Check the copies against the log, write the list of objects, then the summary, and return the summary.
 
-    Raises `SweptWithFailures`, and writes neither, if the backup is incomplete.
+    Raises `FinishedWithFailures`, and writes neither, if the backup is incomplete.
     """
     run.log_message("verifying the copies")
     rows = listed_rows(run).persist()
@@ -182,7 +182,7 @@ def listed_rows(run: BackupRun) -> DataFrame:
 
 
 def refuse_incomplete(run: BackupRun, rows: DataFrame, objects: dict[str, int]) -> None:
-    """Raise `SweptWithFailures` if an object has no copy, unless it vanished, changed or is in an archive tier."""
+    """Raise `FinishedWithFailures` if an object has no copy, unless it vanished, changed or is in an archive tier."""
     from pyspark.sql import functions as F
 
     failed = sum(objects.get(outcome, 0) for outcome in INCOMPLETE)
@@ -191,7 +191,7 @@ def refuse_incomplete(run: BackupRun, rows: DataFrame, objects: dict[str, int]) 
     examples = rows.where(F.col("outcome").isin(*INCOMPLETE)).orderBy("address").limit(MAX_NAMED).collect()
     named = "; ".join(f"{row['address']!r}: {row['why']}" for row in examples)
     subject = run.marked.subject
-    raise SweptWithFailures(
+    raise FinishedWithFailures(
         f"{failed:,} of {sum(objects.values()):,} objects of mark {subject.mark_id} of {subject.repository} could "
         f"not be copied, so the backup is incomplete: {named}{' …' if failed > len(examples) else ''}. Run the same "
         "command again; finished copies are kept."

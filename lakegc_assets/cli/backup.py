@@ -26,7 +26,7 @@ from lakegc_assets.cli.mark import Server
 from lakegc_assets.formatting import plural
 from lakegc_assets.progress import publish
 from spark_resources.copying.copy_log import CopyStatus
-from spark_resources.errors import LakegcError, SweptWithFailures, WrongUsage
+from spark_resources.errors import FinishedWithFailures, LakegcError, WrongUsage
 from spark_resources.host.user_folders import home_folder
 from spark_resources.model import Partition
 from spark_resources.settings import Settings
@@ -75,7 +75,7 @@ def backup(repository: str, name: str, to: str, limits: CopyLimits) -> tuple[Bac
 
 
 def show_backup(result: tuple[Backup, str], *, as_json: bool) -> None:
-    """Print the summary of a backup. Raises `SweptWithFailures` if archived objects could not be copied."""
+    """Print the summary of a backup. Raises `FinishedWithFailures` if archived objects could not be copied."""
     summary, to = result
     with printing():
         if as_json:
@@ -83,7 +83,7 @@ def show_backup(result: tuple[Backup, str], *, as_json: bool) -> None:
         else:
             show_summary(summary, to)
     if summary.objects.get(CopyStatus.COLD.value):
-        raise SweptWithFailures(summary.sentence())
+        raise FinishedWithFailures(summary.sentence())
 
 
 def show_summary(summary: Backup, to: str) -> None:
@@ -160,7 +160,7 @@ def restore_run(
 
 
 def show_restored(partition: Partition, result: Restored | DrillResult, source: str, *, as_json: bool) -> None:
-    """Print the result of a restore or drill. Raises `SweptWithFailures` if an object wasn't restored, or differs."""
+    """Print the result of a restore or drill. Raises `FinishedWithFailures` if an object differs or wasn't restored."""
     if isinstance(result, DrillResult):
         show_drill(partition, result, source, as_json=as_json)
         return
@@ -172,7 +172,7 @@ def show_restored(partition: Partition, result: Restored | DrillResult, source: 
                 print_sentence(line)
             print_command("Verify the metadata", command("fsck", partition.repository))
     if not result.success:
-        raise SweptWithFailures(
+        raise FinishedWithFailures(
             f"not all objects of mark {partition.mark_id} of {partition.repository} were restored: "
             f"{'; '.join(problems(result))}. Restored objects stay in place; run the same command again to retry the "
             "others."
@@ -270,7 +270,7 @@ def show_drill(partition: Partition, result: DrillResult, source: str, *, as_jso
             print_command("Restore what is missing", restore_command)
     if not result.success:
         wrong = "; ".join(f"{key!r}: {why}" for key, why in list(result.wrong.items())[:_MAX_EXAMPLES])
-        raise SweptWithFailures(
+        raise FinishedWithFailures(
             f"in the drill, {plural(len(result.wrong), 'object')} from the backup of {name} could not be restored "
             f"unchanged: {wrong}"
         )

@@ -127,7 +127,7 @@ def run_sweep(
     instance: dg.DagsterInstance,
     resources: Mapping[str, Any] | None = None,
 ) -> None:
-    """Sweep one approved mark. `options` are those of `SweepConfig`. Raises like `run_mark`, or `SweptWithFailures`."""
+    """Sweep an approved mark. `options` are those of `SweepConfig`. Raises as `run_mark`, or `FinishedWithFailures`."""
     run_job(sweep_job.name, "sweep_report", partition, options, instance, resources)
 
 

@@ -34,7 +34,7 @@ from lakegc_assets.sweep.preconditions import SweepOptions, open_swept, refuse_s
 from lakegc_assets.sweep.quarantine import Quarantine, read_quarantine
 from lakegc_assets.sweep.report import Report, read_report
 from spark_resources.deleting.quarantine import key_in_quarantine
-from spark_resources.errors import LakegcError, SweptWithFailures, WrongUsage
+from spark_resources.errors import FinishedWithFailures, LakegcError, WrongUsage
 from spark_resources.mark_store.mark import Mark
 from spark_resources.model import MarkState, Outcome, Partition
 from spark_resources.stores.failure_codes import TRANSIENT_CODES
@@ -56,7 +56,7 @@ def refuse_early(partition: Partition) -> None:
     refuse_sweep_early(target, partition.mark_id, backup_to=server.settings.backup_to)
 
 
-def sweep(partition: Partition, options: SweepOptions) -> tuple[Report, SweptWithFailures | None]:
+def sweep(partition: Partition, options: SweepOptions) -> tuple[Report, FinishedWithFailures | None]:
     """Run the job `sweep` for one approved mark. Returns its report, and the error if the sweep had failures."""
     from lakegc_assets.cli.dagster_runs import dagster_home, open_instance, run_sweep
 
@@ -65,7 +65,7 @@ def sweep(partition: Partition, options: SweepOptions) -> tuple[Report, SweptWit
         try:
             run_sweep(partition, config, instance=instance)
             failure = None
-        except SweptWithFailures as error:
+        except FinishedWithFailures as error:
             failure = error
     place = Server.configured().target(partition.repository).place
     report = read_report(place, partition.mark_id)
@@ -172,7 +172,7 @@ class QuarantineResult:
                 print_sentence(f"Mark {repository_and_mark[1]} of {repository_and_mark[0]}: {text}.")
                 print_command("Show the report of its sweep", command("report", *repository_and_mark))
         if failed := self.objects.get(Outcome.FAILED.value):
-            raise SweptWithFailures(
+            raise FinishedWithFailures(
                 f"{plural(failed, 'quarantined object')} of mark {self.partition.mark_id} could not be processed. "
                 f"The reasons are in the receipts under {self.receipts}. Run the same command again to retry."
             )

@@ -41,7 +41,10 @@ def inventory_for_mark(
             "Pass an inventory of that bucket."
         )
     if inventory.taken.year < EARLIEST_YEAR:
-        raise WrongUsage(f"{location} can't have been taken on {inventory.taken:%Y-%m-%d}. Check the inventory's time.")
+        raise WrongUsage(
+            f"the inventory {location} can't have been taken on {inventory.taken:%Y-%m-%d}, before there were "
+            "inventories. Check its time."
+        )
     if inventory.taken > now + skew:
         raise Refused(
             f"{location} is dated {inventory.taken:%Y-%m-%d %H:%M:%S} UTC, which is in the future: the store's clock "

@@ -72,6 +72,7 @@ from spark_resources.spark.task_report import TaskReport
 from spark_resources.spark.tasks import Batches
 from spark_resources.stores.place import Place
 
+TABLE_PARTS = (COMMITTED_PART, WITHOUT_REFERENCES_PART, NOTES_PART)
 BRANCHES = pa.schema([pa.field(name, pa.string(), nullable=False) for name in ("repository", "branch")])
 PLACED_TABLES = pa.schema([pa.field("repository", pa.string(), nullable=False), *TABLES])
 DISTINCT_TABLES = pa.schema([pa.field("repositories", pa.list_(pa.string()), nullable=False), *TABLES])
@@ -288,7 +289,11 @@ def read_committed(run: MarkRun, notes: StepNotes) -> None:
             f"reading {plural(len(unread), 'table')} of other repositories; those without references to this one are "
             "not read again by later marks"
         )
-        addresses, _ = read_tables(run, notes, listing, unread, COMMITTED, (COMMITTED_PART, WITHOUT_REFERENCES_PART))
+        noting = run.place.seal is not None and run.trusted_ranges is None  # a mark, not a re-verification
+        parts = TABLE_PARTS if noting else TABLE_PARTS[:2]
+        addresses, _, *noted_now = read_tables(run, notes, listing, unread, COMMITTED, parts)
+        for dataset in noted_now:
+            add_notes(run, notes, dataset, tables["table_id"].combine_chunks())
         notes.facts[FACTS]["addresses"] = addresses.rows
     in_unread = pc.is_in(placed["repository"], value_set=pa.array(listing.unread, pa.string()))
     run.other_repositories.tables = pc.unique(placed.filter(pc.invert(in_unread))["table_id"])
@@ -351,28 +356,27 @@ def distinct_tables(placed: pa.Table) -> pa.Table:
 
 
 def read_tables(
-    run: MarkRun, notes: StepNotes, listing: OtherRepositories, unread: pa.Table, asset: str, parts: tuple[str, str]
+    run: MarkRun, notes: StepNotes, listing: OtherRepositories, unread: pa.Table, asset: str, parts: Sequence[str]
 ) -> list[Dataset]:
-    """Write the addresses inside this namespace that these tables contain (ADDRESSES), and the tables that contain none
-    (TABLES), as these parts of an asset. Records which repositories could not be read."""
-    noting = asset == COMMITTED and run.place.seal is not None and run.trusted_ranges is None  # a mark's first reading
-    selections = [(ADDRESSES, is_address), (TABLES, is_without_address), (TABLE_NOTES, is_noted)]
+    """Write the addresses inside this namespace that these tables contain (ADDRESSES), the tables that contain none
+    (TABLES) and, if three parts are given, notes (TABLE_NOTES), as these parts of an asset. Records which repositories
+    could not be read."""
+    selections = [(ADDRESSES, is_address), (TABLES, is_without_address), (TABLE_NOTES, is_noted)][: len(parts)]
     outputs = [
         selected(is_wanted, parquet(run.mark.folder(asset, part), schema))
-        for part, (schema, is_wanted) in zip((*parts, *([NOTES_PART] if noting else [])), selections, strict=False)
+        for part, (schema, is_wanted) in zip(parts, selections, strict=True)
     ]
     tasks = tasks_from_rows(run.spark, unread, batch_size=16)
-    datasets, report = write_outputs(tasks, tables_producer(run, listing, noting=noting), run.place, outputs)
+    produce = tables_producer(run, listing, noting=len(parts) == len(TABLE_PARTS))
+    datasets, report = write_outputs(tasks, produce, run.place, outputs)
     if report.counters["tables"] != len(unread):
         raise DamagedData(
             f"{report.counters['tables']} tables of other repositories were read, but there are {len(unread)}. "
             "The incomplete result was not used. Run the same command again.",
             invariant=3,
         )
-    for dataset, part in zip(datasets, (*parts, NOTES_PART), strict=False):
+    for dataset, part in zip(datasets, parts, strict=True):
         notes.add_dataset(dataset, part)
-    if noting:
-        add_notes(run, notes, datasets.pop())
     listing.unread.update(report.errors)
     return datasets
 

@@ -7,7 +7,7 @@ never noted: each mark reads them anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,14 +21,23 @@ from lakegc_assets.rules import table_notes
 from lakegc_assets.rules.path_probes import SizeSet
 from spark_resources.errors import LakegcError
 from spark_resources.lakefs.ranges import full_addresses
+from spark_resources.mark_store.mark import mark_folder
 from spark_resources.mark_store.table_notes import read_table_notes, write_table_notes
 from spark_resources.model import TABLE_NOTES
-from spark_resources.spark.datasets import Dataset, file_batches, read_datasets, write_dataset
+from spark_resources.spark.datasets import (
+    Dataset,
+    File,
+    file_batches,
+    finish_dataset,
+    parquet_bytes,
+    remove_leftovers,
+    write_file,
+)
 from spark_resources.stores.place import Place
 
 NOTES_PART, MERGED_PART = "table_notes", "merged_table_notes"
 MAX_DATASETS = 4  # then a mark merges those of its namespace into one
-ROWS_AT_ONCE = 10_000
+ROWS_AT_ONCE, ROWS_WITH_SIZES = 1_000_000, 50_000
 NOTED_COLUMNS = ("address", "address_type", "size")  # of a range
 
 
@@ -57,21 +66,27 @@ class KnownTables:
         return self._tables(tables, "sizes", lambda noted: table_notes.have_no_size_in(noted, sizes))
 
     def _tables(self, tables: pa.Array, column: str, is_wanted: Callable[[pa.Array], pa.Array]) -> pa.Array:
-        found = [pa.array([], pa.string())]
-        for place, dataset in self.datasets if len(tables) else ():
+        """Which of these tables have a wanted value in a column. A table's notes say the same wherever they are, so one
+        is enough."""
+        found, undecided = [pa.array([], pa.string())], tables
+        for place, dataset in self.datasets:
+            if not len(undecided):
+                break
             with suppress(LakegcError):  # then these tables are read
                 for rows in noted_rows(place, dataset, ("table_id", column)):
-                    of_tables = rows.filter(pc.is_in(rows["table_id"], value_set=tables))
-                    if len(of_tables):
-                        ids, values = (of_tables[name].combine_chunks() for name in ("table_id", column))
+                    noted = rows.filter(pc.and_(pc.is_in(rows["table_id"], undecided), pc.is_valid(rows[column])))
+                    if len(noted):
+                        ids, values = (noted[name].combine_chunks() for name in noted.column_names)
                         found.append(ids.filter(is_wanted(values)))
+                        undecided = undecided.filter(pc.invert(pc.is_in(undecided, value_set=ids)))
         return pc.unique(pa.concat_arrays(found))
 
 
-def noted_rows(place: Place, dataset: Dataset, columns: tuple[str, ...]) -> Iterator[pa.Table]:
+def noted_rows(place: Place, dataset: Dataset, columns: Sequence[str]) -> Iterator[pa.Table]:
     """These columns of a dataset of TABLE_NOTES, in batches. Raises `DamagedData`, and the store's errors."""
+    rows = ROWS_WITH_SIZES if "sizes" in columns else ROWS_AT_ONCE
     for file in dataset.files:
-        yield from file_batches(place, dataset.folder, file, TABLE_NOTES, rows=ROWS_AT_ONCE, columns=columns)
+        yield from file_batches(place, dataset.folder, file, TABLE_NOTES, rows=rows, columns=columns)
 
 
 def note_on(table_id: str, entries: pa.RecordBatch | None) -> pa.RecordBatch:
@@ -90,15 +105,32 @@ def note_on(table_id: str, entries: pa.RecordBatch | None) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([row], schema=TABLE_NOTES)
 
 
-def add_notes(run: MarkRun, notes: StepNotes, written: Dataset) -> None:
-    """Add the notes that this mark wrote to those of its namespace, which are merged if they are in many datasets."""
+def add_notes(run: MarkRun, notes: StepNotes, written: Dataset, tables: pa.Array) -> None:
+    """Add the notes that this mark wrote to those of its namespace. If these are in many datasets, they are merged: one
+    note for each of `tables` (ids), which are those of the other repositories."""
     if not written.rows:
         return
-    datasets = [dataset for dataset in read_table_notes(run.place) if dataset.folder != written.folder] + [written]
+    own_folder = mark_folder(run.mark.record.mark_id)  # has notes of an interrupted attempt, too
+    earlier = [dataset for dataset in read_table_notes(run.place) if not dataset.folder.startswith(own_folder)]
+    datasets = [*earlier, written]
     if len(datasets) > MAX_DATASETS:
-        rows = read_datasets(run.spark(), run.place, datasets, TABLE_NOTES)
-        datasets = [write_dataset(rows, run.place, run.mark.folder(COMMITTED, MERGED_PART), TABLE_NOTES)]
+        datasets = [write_merged(run.place, run.mark.folder(COMMITTED, MERGED_PART), datasets, tables)]
         notes.add_dataset(datasets[0], MERGED_PART)
     write_table_notes(run.place, datasets)
     if (known := run.other_repositories.notes) is not None:
         known.datasets.append((run.place, written))
+
+
+def write_merged(place: Place, folder: str, datasets: Sequence[Dataset], tables: pa.Array) -> Dataset:
+    """Write one note for each of these tables (ids) that has any, leaving out datasets that can't be read."""
+    remove_leftovers(place, folder)
+    files, missing = list[File](), tables
+    for dataset in reversed(datasets):
+        with suppress(LakegcError):
+            for rows in noted_rows(place, dataset, TABLE_NOTES.names):
+                first = rows.filter(pc.is_in(rows["table_id"], value_set=missing))
+                missing = missing.filter(pc.invert(pc.is_in(missing, value_set=first["table_id"])))
+                if len(first):
+                    name = f"part-{len(files):05}.parquet"
+                    files.append(write_file(place, folder, name, parquet_bytes(first), len(first)))
+    return finish_dataset(place, folder, files)

@@ -157,7 +157,8 @@ class Copier:
             yield
         except (Differs, Changed) as error:
             conflict = KeyConflict(
-                f"the new copy at {key!r} in {self.target.where} was replaced by another object, which was not touched"
+                f"the new copy at {key!r} in {self.target.where} may have been replaced by another object, so it was "
+                "not deleted"
             )
             if written.tag is None:
                 raise conflict from error

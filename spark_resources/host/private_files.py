@@ -36,13 +36,14 @@ def open_private(file: Path, flags: int = os.O_APPEND) -> IO[bytes]:
     return os.fdopen(_open(file, os.O_WRONLY | os.O_CREAT | flags, stat.S_ISREG), "wb")
 
 
-def is_private(file: Path, *, others: int = 0o022) -> bool:
-    """Whether this is a regular file of this user without any of the permission bits `others` (default: write)."""
+def is_protected(file: Path, *, forbidden: int = 0o022) -> bool:
+    """Whether this is a regular file owned by this user, with none of the `forbidden` permission bits (by default,
+    those that let the group or others write)."""
     try:
         status = file.lstat()
     except FileNotFoundError:
         return False
-    return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & others
+    return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & forbidden
 
 
 def _open(path: Path, flags: int, is_kind: Callable[[int], bool]) -> int:

@@ -22,6 +22,7 @@ FORMAT = 1
 MIN_BYTES = 32
 KEY_FORMAT = f"{2 * MIN_BYTES} or more hexadecimal digits, as 'openssl rand -hex {MIN_BYTES}' prints"
 VARIABLE, RETIRED_VARIABLE = "LAKEGC_SIGNING_KEY", "LAKEGC_RETIRED_SIGNING_KEYS"
+_HMAC = re.compile("[0-9a-f]{64}")
 _HEX = re.compile(r"([0-9a-fA-F]{2})+")
 
 
@@ -94,7 +95,9 @@ class Signature:
             written = datetime.fromisoformat(plain["written"])
             if written.tzinfo is None or plain.keys() != {"format", "key", "written", "number", "hmac"}:
                 raise ValueError("unexpected fields")
-            return cls(str(plain["key"]), written, str(plain["hmac"]), int(plain["number"]))
+            if not _HMAC.fullmatch(plain["hmac"]):
+                raise ValueError("not a hash")
+            return cls(str(plain["key"]), written.astimezone(UTC), plain["hmac"], int(plain["number"]))
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise Untrusted(f"{where} has an invalid signature ({error}).") from error
 

@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 
 from spark_resources.errors import Refused
-from spark_resources.host.private_files import is_private, private_folder
+from spark_resources.host.private_files import is_protected, private_folder
 
 COMPLETE_AFTER_S = 10  # a JVM opens the file when its content is ready, and writes it in less than a second
 
@@ -30,7 +30,7 @@ def archive_options(java: Path, spark: Path, *, folder: Path, now: float) -> str
         adopt_finished(archive, now)
     except (OSError, Refused):
         return ""
-    if is_private(archive):
+    if is_protected(archive):
         return f"-XX:SharedArchiveFile={archive} -XX:+VerifySharedSpaces"
     return f"-XX:ArchiveClassesAtExit={archive}.{os.getpid()}"
 
@@ -40,7 +40,7 @@ def adopt_finished(archive: Path, now: float) -> None:
     for leftover in sorted(archive.parent.glob(f"{archive.name}.*")):
         if leftover.lstat().st_mtime > now - COMPLETE_AFTER_S:
             continue
-        if is_private(archive) or not is_private(leftover, others=0):
+        if is_protected(archive) or not is_protected(leftover, forbidden=0):
             leftover.unlink()
         else:
             leftover.chmod(0o600)  # a JVM creates it with the user's umask

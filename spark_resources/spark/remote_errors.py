@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from spark_resources.errors import (
     DamagedData,
+    FinishedWithFailures,
     Forbidden,
     Interrupted,
     LakegcError,
@@ -23,7 +24,6 @@ from spark_resources.errors import (
     NotFound,
     NothingToDo,
     Refused,
-    SweptWithFailures,
     Transient,
     Unavailable,
     WrongUsage,
@@ -44,7 +44,7 @@ _KNOWN: dict[str, type[LakegcError]] = {
         Refused,
         NothingToDo,
         DamagedData,
-        SweptWithFailures,
+        FinishedWithFailures,
         Unavailable,
         Transient,
         Forbidden,

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lakegc_assets.mark.table_notes import MAX_DATASETS, NOTES_PART
+from lakegc_assets.mark.table_notes import MAX_DATASETS, MERGED_PART, NOTES_PART
 from lakegc_assets.sweep.preconditions import SweepOptions
 from spark_resources.errors import NotFound
 from spark_resources.lakefs.ranges import table_ids
@@ -26,9 +26,9 @@ from spark_resources.mark_store.table_notes import (
     write_table_notes,
 )
 from spark_resources.model import TABLE_NOTES, AddressType
-from spark_resources.spark.datasets import LIST_NAME, Dataset, write_table
+from spark_resources.spark.datasets import LIST_NAME, Dataset, all_rows, write_table
 from spark_resources.stores.place import Place
-from tests.support.mark_runs import ANY_AGE, Marked, Marker, Sweeper, target_of
+from tests.support.mark_runs import ANY_AGE, Marked, Marker, Sweeper, on_executors, target_of
 
 KEY = "4b" * 32
 
@@ -79,9 +79,10 @@ def commit(repository: SandboxRepository, path: str) -> None:
     repository.commit("main", path)
 
 
-def add_object(repository: SandboxRepository, path: str) -> None:
+def add_object(repository: SandboxRepository, path: str) -> str:
+    """Commit a new object. Returns the id of the commit's metarange."""
     repository.put("main", path, path.encode())
-    repository.commit("main", path)
+    return repository.commit("main", path).metarange_id
 
 
 def test_a_table_that_a_mark_of_the_fleet_has_read_is_not_read_again_for_another_repository(fleet: Fleet) -> None:
@@ -118,6 +119,10 @@ def test_new_tables_are_read_even_if_older_ones_are_noted(fleet: Fleet) -> None:
 
     assert new
     assert lake["tables_read"] == len(fleet.tables("third") | new | {fleet.imports.id})
+
+
+def noted_in(place: Place) -> set[str]:
+    return {row["table_id"] for dataset in read_table_notes(place) for row in all_rows(place, dataset, TABLE_NOTES)}
 
 
 # --- notes that don't count -----------------------------------------------------------------------------------------
@@ -173,6 +178,20 @@ def missing_list_of_files(fleet: Fleet) -> None:
     place.store().delete_many([dataset.folder + LIST_NAME for dataset in read_table_notes(place)])
 
 
+def altered_signature(fleet: Fleet, **fields: str) -> None:
+    store = fleet.place("third").store()
+    record = json.loads(store.read(TABLE_NOTES_KEY))
+    store.write(TABLE_NOTES_KEY, json.dumps({**record, "signed": {**record["signed"], **fields}}).encode())
+
+
+def signature_that_is_not_ascii(fleet: Fleet) -> None:
+    altered_signature(fleet, hmac="é")
+
+
+def signature_with_an_impossible_time(fleet: Fleet) -> None:
+    altered_signature(fleet, written="0001-01-01T00:00:00+23:59")
+
+
 def unreadable_record(fleet: Fleet) -> None:
     fleet.place("third").records().write(TABLE_NOTES_KEY, b'{"datasets": "none"}')
 
@@ -180,6 +199,7 @@ def unreadable_record(fleet: Fleet) -> None:
 INVALID: list[Callable[[Fleet], None]] = [
     forged_dataset, unsigned_record, record_signed_with_another_key, record_signed_for_another_repository,
     record_of_another_format, missing_dataset, missing_list_of_files, unreadable_record,
+    signature_that_is_not_ascii, signature_with_an_impossible_time,
 ]  # fmt: skip
 
 
@@ -237,8 +257,58 @@ def test_many_datasets_of_notes_are_merged_into_one(fleet: Fleet) -> None:
 
     assert merged.rows == len(fleet.tables("lake") | fleet.tables("other"))
     record = Mark.open(fleet.place("third"), f"m{MAX_DATASETS}").record
-    assert {NOTES_PART, "merged_table_notes"} < record.step("committed_addresses").datasets.keys()
+    assert {NOTES_PART, MERGED_PART} < record.step("committed_addresses").datasets.keys()
     assert elsewhere(fleet.mark("lake"))["tables_read"] == len(fleet.tables("third")) + 1
+
+
+def test_notes_that_cannot_be_read_are_left_out_when_notes_are_merged(fleet: Fleet) -> None:
+    fleet.mark("third", "m0")
+    place, before = fleet.place("third"), fleet.tables("lake") | fleet.tables("other")
+    [lost] = read_table_notes(place)
+    place.store().delete_many([lost.folder + file.name for file in lost.files])  # but not the list of files
+    for number in range(1, MAX_DATASETS + 1):
+        add_object(fleet.other, f"new {number}")
+        fleet.mark("third", f"m{number}")
+
+    [merged] = read_table_notes(place)
+
+    assert noted_in(place) == (fleet.tables("lake") | fleet.tables("other")) - before
+    assert merged.rows == len(noted_in(place))
+
+
+def test_each_table_is_noted_once_in_merged_notes_and_removed_tables_are_left_out(fleet: Fleet) -> None:
+    """The marks of `lake` read a table that refers to it every time, so they also note it every time."""
+    removed = add_object(fleet.third, "old")
+    for number in range(MAX_DATASETS + 1):
+        add_object(fleet.third, f"new {number}")
+        if number == MAX_DATASETS:
+            fleet.third.objects.file(f"_lakefs/{removed}").unlink()
+        fleet.mark("lake", f"m{number}")
+
+    [merged] = read_table_notes(fleet.place("lake"))
+
+    assert merged.rows == len(noted_in(fleet.place("lake")))
+    assert noted_in(fleet.place("lake")) == fleet.tables("other") | fleet.tables("third")
+    assert removed not in noted_in(fleet.place("lake"))
+
+
+def test_a_resumed_mark_writes_its_notes_again(fleet: Fleet) -> None:
+    """Its first attempt had already merged notes into its folder."""
+    for number in range(MAX_DATASETS):
+        add_object(fleet.other, f"new {number}")
+        fleet.mark("third", f"m{number}")
+    add_object(fleet.other, "one more")
+    steps = ["namespace_slices", "uncommitted_addresses", "retained_commits", "committed_addresses"]
+    with on_executors():
+        Marker().steps(fleet.settings, "third", "resumed", ANY_AGE, steps)
+        assert [MERGED_PART in dataset.folder for dataset in read_table_notes(fleet.place("third"))] == [True]
+        add_object(fleet.other, "and more")
+
+        resumed = fleet.mark("third", "resumed")
+
+    assert resumed.record.finished is not None
+    assert read_table_notes(fleet.place("third"))
+    assert fleet.mark("lake").expired == {fleet.garbage}
 
 
 def test_losing_the_notes_of_removed_marks_does_no_harm(fleet: Fleet) -> None:

@@ -95,7 +95,7 @@ class FastRequests:
         if settings.s3_endpoint_url is not None and settings.uses_path_style:
             endpoint = urlsplit(client.meta.endpoint_url)
             path = f"{endpoint.path.rstrip('/')}/{bucket}"
-            self._send_to(BucketAddress(f"{endpoint.scheme}://{endpoint.netloc}", path, client.meta.region_name))
+            self._open_pool(BucketAddress(f"{endpoint.scheme}://{endpoint.netloc}", path, client.meta.region_name))
         else:
             client.meta.events.register_last(f"before-send.{_LISTING}", self._note_address)
             client.meta.events.register_last(f"after-call.{_LISTING}", self._use_address)
@@ -110,9 +110,9 @@ class FastRequests:
         """Called by boto3 after a listing, also if that failed."""
         address: BucketAddress | None = getattr(self._sent, "address", None)
         if http_response.status_code == 200 and address is not None and self._address is None:
-            self._send_to(address)
+            self._open_pool(address)
 
-    def _send_to(self, address: BucketAddress) -> None:
+    def _open_pool(self, address: BucketAddress) -> None:
         if get_environ_proxies(address.origin):  # only boto3 uses proxies
             return
         verify = ca_bundle_of(self._client) or get_cert_path(True)
