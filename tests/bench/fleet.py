@@ -2,7 +2,7 @@
 
     uv run python -m tests.bench.fleet --repositories 50
 
-Marks every repository of a sandbox once, in one session of Spark: first as if it were alone on the server (all others
+Marks every repository of a sandbox (or the first `--marks`) once, in one session of Spark: first as if it were alone on the server (all others
 are trusted), then with the others, with a signing key, and then without one. Prints the mean seconds of a mark, how
 much of that reads the others' heads and staged objects, which each mark must read anew, and how often each table of
 the server is read.
@@ -122,10 +122,11 @@ def main() -> None:
     parser.add_argument("--repositories", type=int, default=50)
     parser.add_argument("--objects", type=int, default=100)
     parser.add_argument("--commits", type=int, default=20)
+    parser.add_argument("--marks", type=int, default=10_000, help="mark only the first ones")
     chosen = parser.parse_args()
-    count = chosen.repositories
+    count = min(chosen.marks, chosen.repositories)
     with tempfile.TemporaryDirectory() as temporary, Sandbox(Path(temporary)) as sandbox:
-        build(sandbox, count, objects=chosen.objects, commits=chosen.commits)
+        build(sandbox, chosen.repositories, objects=chosen.objects, commits=chosen.commits)
         trusting = {**sandbox.settings, "trusted_repositories": "*"}
         mark_all(sandbox, trusting, min(count, 3), "warm-up")
         alone = mark_all(sandbox, trusting, count, "alone")
