@@ -2,10 +2,10 @@
 
     uv run python -m tests.bench.fleet --repositories 50
 
-Marks every repository of a sandbox (or the first `--marks`) once, in one session of Spark: first as if it were alone on the server (all others
-are trusted), then with the others, with a signing key, and then without one. Prints the mean seconds of a mark, how
-much of that reads the others' heads and staged objects, which each mark must read anew, and how often each table of
-the server is read.
+Marks every repository of a sandbox (or the first `--marks`) once, in one session of Spark: first as if it were alone
+on the server (all others are trusted), then with the others, with a signing key, and then without one. Prints the mean
+seconds of a mark, how much of that reads the others' heads and staged objects, which each mark must read anew, and how
+often tables are read.
 """
 
 from __future__ import annotations
