@@ -160,7 +160,7 @@ class Settings(BaseSettings):
     store_connect_timeout_s: Seconds | None = None
     store_read_timeout_s: Seconds | None = None
     listing_requests: Requests = 8
-    reading_requests: Requests = 4
+    reading_requests: Requests = 16
 
     # The mark: ages and clocks (invariant 6), limits (invariants 2, 3), and whether this is the only deployment
     # (invariant 11).

@@ -19,7 +19,6 @@ from spark_resources.lakefs.ranges import (
     ENTRY_BYTES,
     addresses_inside,
     check_range,
-    prefetch,
     range_tasks,
     table_key,
 )
@@ -30,6 +29,7 @@ from spark_resources.spark.task_report import TaskReport
 from spark_resources.spark.tasks import Batches, task_name
 from spark_resources.sstable.blocks import MAGIC
 from spark_resources.stores.place import Place
+from spark_resources.stores.prefetch import prefetch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -20,11 +20,12 @@ from lakegc_assets.mark.other_repositories import Unread
 from lakegc_assets.rules import path_probes
 from lakegc_assets.rules.path_probes import SizeSet
 from spark_resources import sstable
-from spark_resources.lakefs.ranges import decoder_for, prefetch, range_tasks, read_table, utf8_paths, verified_entries
+from spark_resources.lakefs.ranges import decoder_for, range_tasks, read_table, utf8_paths, verified_entries
 from spark_resources.model import HEADS, PATHS_TO_PROBE, RANGE_REFS
 from spark_resources.spark.partitioning import tasks_from_rows
 from spark_resources.spark.tasks import Batches, Rows, mapped
 from spark_resources.stores.place import Place
+from spark_resources.stores.prefetch import prefetch
 
 Row: TypeAlias = dict[str, Any]
 Guard: TypeAlias = Callable[[str, Unread], AbstractContextManager[None]]

@@ -56,7 +56,7 @@ from lakegc_assets.rules.brakes import name_of_release, sentence_about
 from spark_resources import sstable
 from spark_resources.errors import DamagedData, Forbidden, Refused, Unavailable
 from spark_resources.lakefs import Repository
-from spark_resources.lakefs.ranges import full_addresses_inside, prefetch, range_properties, read_table, table_ids
+from spark_resources.lakefs.ranges import full_addresses_inside, range_properties, read_table, table_ids
 from spark_resources.model import ADDRESSES, TABLE_NOTES, Namespace
 from spark_resources.spark.datasets import (
     Dataset,
@@ -71,6 +71,7 @@ from spark_resources.spark.partitioning import tasks_from_rows
 from spark_resources.spark.task_report import TaskReport
 from spark_resources.spark.tasks import Batches
 from spark_resources.stores.place import Place
+from spark_resources.stores.prefetch import prefetch
 
 TABLE_PARTS = (COMMITTED_PART, WITHOUT_REFERENCES_PART, NOTES_PART)
 BRANCHES = pa.schema([pa.field(name, pa.string(), nullable=False) for name in ("repository", "branch")])

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -41,6 +39,7 @@ from spark_resources.spark.task_report import TaskReport
 from spark_resources.spark.tasks import Batches, Rows, Step, Tasks, mapped
 from spark_resources.stores.base import read_to_verify
 from spark_resources.stores.place import Place
+from spark_resources.stores.prefetch import prefetch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -83,20 +82,6 @@ def read_table(place: Place, table_id: str, *, referrer: str) -> bytes:
             "Restore it from a backup; until then, nothing can be collected in this namespace.",
             invariant=3,
         ) from error
-
-
-def prefetch(ids: Iterable[str], fetch: Callable[[str], bytes], ahead: int) -> Iterator[tuple[str, bytes]]:
-    """Yield each id with its bytes, in order, while the next `ahead` tables are fetched in the background."""
-    with ThreadPoolExecutor(max_workers=ahead) as pool:
-        source = iter(ids)
-        pending: list[tuple[str, Future[bytes]]] = [
-            (table_id, pool.submit(fetch, table_id)) for table_id in islice(source, ahead)
-        ]
-        while pending:
-            table_id, future = pending.pop(0)
-            data = future.result()
-            pending.extend((next_id, pool.submit(fetch, next_id)) for next_id in islice(source, 1))
-            yield table_id, data
 
 
 def prefetched_tables(place: Place, ids: Iterable[str], *, referrer: str) -> Iterator[tuple[str, bytes]]:

@@ -12,6 +12,7 @@ from spark_resources.mark_store.quarantine_format import QUARANTINE_NAME
 from spark_resources.mark_store.record import MarkRecord
 from spark_resources.spark.datasets import LIST_NAME, Dataset, open_dataset
 from spark_resources.stores.place import Place
+from spark_resources.stores.prefetch import fetched_at_once
 from spark_resources.stores.retry import delete_own_files
 
 REFERENCE_PARTS = ("deleted", "deleted.text")  # of expired_set, in the reference collector's folder
@@ -33,16 +34,24 @@ class Part:
 
 def recorded_parts(place: Place, record: MarkRecord) -> Iterator[Part]:
     """Every recorded dataset of a mark. Raises `DamagedData` if a list of files is missing or was altered."""
-    for asset, step in record.steps.items():
-        for part, summary in step.datasets.items():
-            in_reference_folder = asset == "expired_set" and part in REFERENCE_PARTS
-            folder = (
-                f"{reference_folder(record.mark_id)}{part}/"
-                if in_reference_folder
-                else asset_folder(record.mark_id, asset, part)
-            )
-            dataset = open_dataset(place, folder, sha256=str(summary["sha256"]))
-            yield Part(dataset, asset == "expired_set" and (in_reference_folder or not part))
+
+    def opened(recorded: tuple[str, str, str]) -> Part:
+        asset, part, sha256 = recorded
+        in_reference_folder = asset == "expired_set" and part in REFERENCE_PARTS
+        folder = (
+            f"{reference_folder(record.mark_id)}{part}/"
+            if in_reference_folder
+            else asset_folder(record.mark_id, asset, part)
+        )
+        dataset = open_dataset(place, folder, sha256=sha256)
+        return Part(dataset, asset == "expired_set" and (in_reference_folder or not part))
+
+    recorded = (
+        (asset, part, str(summary["sha256"]))
+        for asset, step in record.steps.items()
+        for part, summary in step.datasets.items()
+    )
+    return fetched_at_once(recorded, opened)
 
 
 def unrecorded_files(place: Place, record: MarkRecord, recorded: list[Part]) -> list[str]:

@@ -42,6 +42,7 @@ from spark_resources.records.json_records import Version, check_format, read_jso
 from spark_resources.spark.datasets import Dataset, open_dataset
 from spark_resources.stores.base import AlreadyExists, Changed, Store, folders_in
 from spark_resources.stores.place import Place
+from spark_resources.stores.prefetch import fetched_at_once
 
 GC_ROOT = "_lakefs/retention/gc/"
 MARKS_ROOT = GC_ROOT + "lakegc/"
@@ -253,15 +254,20 @@ def marks(place: Place) -> Iterator[MarkRecord]:
 
 def each_mark(place: Place) -> Iterator[tuple[str, MarkRecord | Untrusted | UnknownFormat]]:
     """The id and record of each of lakegc's marks. For an untrusted record or an unknown format, the error instead."""
-    store = place.store()
-    for folder in sorted(folders_in(store, MARKS_ROOT)):
+    store, records = place.store(), place.records()
+
+    def read(folder: str) -> tuple[str, MarkRecord | Untrusted | UnknownFormat | None]:
         key, mark_id = folder + "mark.json", folder.removeprefix(MARKS_ROOT).rstrip("/")
         try:
-            yield mark_id, _record_of(mark_id, place.records().read(key), f"{store.where}/{key}")
+            return mark_id, _record_of(mark_id, records.read(key), f"{store.where}/{key}")
         except NotFound:
-            continue
+            return mark_id, None
         except (Untrusted, UnknownFormat) as error:
-            yield mark_id, error
+            return mark_id, error
+
+    for mark_id, record in fetched_at_once(sorted(folders_in(store, MARKS_ROOT)), read):
+        if record is not None:
+            yield mark_id, record
 
 
 def own_marks(place: Place) -> frozenset[str]:
@@ -269,14 +275,17 @@ def own_marks(place: Place) -> frozenset[str]:
 
     A folder with only an approval or a sweep's files isn't included: lakegc creates such folders for foreign marks.
     """
-    store, mark_ids = place.store(), set()
-    for folder in folders_in(store, MARKS_ROOT):
+    store = place.store()
+
+    def is_own(folder: str) -> bool:
         inside: set[str] = set()
         for page in store.pages(folder, delimiter="/"):
             inside |= {listed.key for listed in page.objects} | set(page.prefixes)
-        if {f"{folder}mark.json", *(f"{folder}{asset}/" for asset in CHAIN)} & inside:
-            mark_ids.add(folder.removeprefix(MARKS_ROOT).rstrip("/"))
-    return frozenset(mark_ids)
+        return bool({f"{folder}mark.json", *(f"{folder}{asset}/" for asset in CHAIN)} & inside)
+
+    folders = folders_in(store, MARKS_ROOT)
+    are_own = zip(folders, fetched_at_once(folders, is_own), strict=True)
+    return frozenset(folder.removeprefix(MARKS_ROOT).rstrip("/") for folder, own in are_own if own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,19 +302,24 @@ class EarlierMarks:
 
 def earlier_marks(place: Place) -> EarlierMarks:
     store, earlier = place.store(), EarlierMarks()
-    for mark_id in sorted(folder.removeprefix(MARKS_ROOT).rstrip("/") for folder in folders_in(store, MARKS_ROOT)):
+
+    def opened(mark_id: str) -> Mark | None:
         try:
             mark = Mark.open(place, mark_id)
         except (NotFound, WrongUsage):  # a folder without a record, or with an invalid id
-            continue
+            return None
         except Untrusted:
             earlier.untrusted.append(mark_id)
-            continue
+            return None
         except DamagedData:
             earlier.unreadable.append(mark_id)
-            continue
-        if mark.record.finished is not None:
-            earlier.finished.append(mark)
+            return None
+        return mark if mark.record.finished is not None else None
+
+    mark_ids = sorted(folder.removeprefix(MARKS_ROOT).rstrip("/") for folder in folders_in(store, MARKS_ROOT))
+    earlier.finished.extend(filter(None, fetched_at_once(mark_ids, opened)))
+    earlier.untrusted.sort()
+    earlier.unreadable.sort()
     return earlier
 
 

@@ -10,7 +10,9 @@ import hashlib
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
@@ -24,6 +26,7 @@ from spark_resources.spark.partitioning import tasks_from_rows
 from spark_resources.spark.task_report import TaskReport
 from spark_resources.spark.tasks import Batches, Rows, Tasks, as_frame, collected, mapped, task_name
 from spark_resources.stores.base import read_to_verify
+from spark_resources.stores.prefetch import AT_ONCE, fetched_at_once, prefetch
 from spark_resources.stores.retry import delete_own_files
 
 if TYPE_CHECKING:
@@ -165,8 +168,7 @@ def write_outputs(
 
     `produce` gets the batches of a partition and a report to fill, and yields batches.
     """
-    for output in outputs:
-        remove_leftovers(place, output.folder)
+    list(fetched_at_once(outputs, lambda output: remove_leftovers(place, output.folder)))
 
     def run(batches: Batches) -> Batches:
         report = TaskReport()
@@ -175,11 +177,13 @@ def write_outputs(
 
     rows = collected(tasks, run, _FILE_SCHEMA).to_pylist()
     total = TaskReport.summed(row["report"] for row in rows if row["output"] < 0)
-    datasets = []
-    for number, output in enumerate(outputs):
+
+    def finished(numbered: tuple[int, Output]) -> Dataset:
+        number, output = numbered
         files = [File(row["name"], row["rows"], row["size"], row["sha256"]) for row in rows if row["output"] == number]
-        datasets.append(finish_dataset(place, output.folder, files))
-    return datasets, total
+        return finish_dataset(place, output.folder, files)
+
+    return list(fetched_at_once(enumerate(outputs), finished)), total
 
 
 def finish_dataset(place: Place, folder: str, files: Sequence[File]) -> Dataset:
@@ -217,11 +221,15 @@ def _write_files(batches: Batches, place: Place, outputs: Sequence[Output]) -> B
 
     def flush() -> Batches:
         table = pa.Table.from_batches(pending)
-        for place_in_list, output in enumerate(outputs):
-            data, rows = output.encode(table)
-            if rows:
-                name = f"{stem}-{number:03d}{output.suffix}"
-                yield _row(place_in_list, write_file(place, output.folder, name, data, rows), "")
+        with ThreadPoolExecutor(len(outputs)) as pool:  # a file is written while the next one is encoded
+            writes = []
+            for place_in_list, output in enumerate(outputs):
+                data, rows = output.encode(table)
+                if rows:
+                    name = f"{stem}-{number:03d}{output.suffix}"
+                    writes.append((place_in_list, pool.submit(write_file, place, output.folder, name, data, rows)))
+        for place_in_list, write in writes:
+            yield _row(place_in_list, write.result(), "")
 
     for batch in batches:
         if batch.num_rows:
@@ -348,18 +356,28 @@ def first_rows(place: Place, dataset: Dataset, schema: pa.Schema, rows: int) -> 
 
 def all_rows(place: Place, dataset: Dataset, schema: pa.Schema) -> list[dict[str, Any]]:
     """All rows of a dataset that fits into one process, such as verdicts on commits, read without Spark."""
-    return [row for file in dataset.files for row in read_file(place, dataset.folder, file, schema).to_pylist()]
+    tables = (_table_in(data, place, dataset.folder, file, schema) for file, data in _files_of(place, dataset))
+    return [row for table in tables for row in table.to_pylist()]
 
 
 def all_batches(place: Place, dataset: Dataset, schema: pa.Schema, *, rows: int = BATCH_ROWS) -> Iterator[pa.Table]:
     """All rows of a dataset in batches, for work that is faster in one process than distributed."""
-    for file in dataset.files:
-        yield from file_batches(place, dataset.folder, file, schema, rows=rows)
+    for file, data in _files_of(place, dataset):
+        yield from _batches_in(data, place, dataset.folder, file, schema, rows)
+
+
+def _files_of(place: Place, dataset: Dataset) -> Iterator[tuple[File, bytes]]:
+    """The verified files of a dataset, fetched in parallel. Raises as `verified_bytes` does."""
+    largest = max((file.size for file in dataset.files), default=0)
+    return prefetch(dataset.files, partial(verified_bytes, place, dataset.folder), AT_ONCE, expected_size=largest)
 
 
 def read_file(place: Place, folder: str, file: File, schema: pa.Schema) -> pa.Table:
     """One verified Parquet file. Raises `DamagedData` if its bytes, rows or columns aren't those that were written."""
-    data = verified_bytes(place, folder, file)
+    return _table_in(verified_bytes(place, folder, file), place, folder, file, schema)
+
+
+def _table_in(data: bytes, place: Place, folder: str, file: File, schema: pa.Schema) -> pa.Table:
     try:
         # without Arrow's threads: a process that ends right after they start is sometimes aborted
         table = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False).read(use_threads=False)
@@ -378,7 +396,13 @@ def file_batches(
 
     All columns if none are named. Raises as `read_file` does.
     """
-    data, wanted = verified_bytes(place, folder, file), list(columns or schema.names)
+    yield from _batches_in(verified_bytes(place, folder, file), place, folder, file, schema, rows, columns)
+
+
+def _batches_in(
+    data: bytes, place: Place, folder: str, file: File, schema: pa.Schema, rows: int, columns: Sequence[str] = ()
+) -> Iterator[pa.Table]:
+    wanted = list(columns or schema.names)
     try:
         parquet = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False)
         names, count = parquet.schema_arrow.names, parquet.metadata.num_rows

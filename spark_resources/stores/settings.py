@@ -43,7 +43,7 @@ class StoreSettings(BaseModel):
     read_timeout: float = Field(default=60.0, gt=0)
     retry: RetryPolicy = RetryPolicy()
     listing_requests: int = Field(default=8, ge=1)
-    reading_requests: int = Field(default=4, ge=1)
+    reading_requests: int = Field(default=16, ge=1)
 
     @property
     def connections(self) -> int:

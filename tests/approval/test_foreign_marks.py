@@ -104,7 +104,7 @@ def test_the_reference_collectors_own_summary_is_never_removed(lake: Lake) -> No
 
     assert (lake.folder / folder.removesuffix("deleted/") / "summary.json").exists()
     refuses_handing_over = {"for_reference": True, "now": lake.now + timedelta(seconds=5)}
-    with pytest.raises(WrongUsage, match="belongs to the reference collector"):
+    with pytest.raises(WrongUsage, match="was made by the reference collector"):
         lake.approve("t1", **refuses_handing_over)
 
 

@@ -1,0 +1,52 @@
+"""Fetches what is needed next while the current item is processed: a response from a distant store takes long."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
+from typing import Any, TypeVar
+
+_Item = TypeVar("_Item")
+_Fetched = TypeVar("_Fetched")
+
+AT_ONCE = 16  # requests for small files
+ALWAYS_AHEAD = 4
+MAX_BYTES_AHEAD = 32 << 20
+
+
+def prefetch(
+    items: Iterable[_Item],
+    fetch: Callable[[_Item], _Fetched],
+    ahead: int,
+    *,
+    size_of: Callable[[Any], int] = len,
+    expected_size: int = MAX_BYTES_AHEAD // ALWAYS_AHEAD,
+) -> Iterator[tuple[_Item, _Fetched]]:
+    """Yield each item with what `fetch` returns for it, in order, while up to `ahead` more are fetched in the
+    background.
+
+    Of large ones, fewer are fetched: as many as fit into MAX_BYTES_AHEAD if all are as large as the largest so far
+    (`expected_size` before the first), but at least ALWAYS_AHEAD. Raises the errors of `fetch` at the item's turn.
+    """
+    largest, seen = expected_size, 1
+    source, pending = iter(items), deque[tuple[_Item, Future[_Fetched]]]()
+    with ThreadPoolExecutor(max_workers=ahead) as pool:
+
+        def fill() -> None:
+            wanted = min(ahead, max(ALWAYS_AHEAD, MAX_BYTES_AHEAD // max(largest, 1)))
+            pending.extend((item, pool.submit(fetch, item)) for item in islice(source, max(wanted - len(pending), 0)))
+
+        fill()
+        while pending:
+            item, future = pending.popleft()
+            fetched = future.result()
+            seen = largest = max(seen, size_of(fetched))
+            fill()
+            yield item, fetched
+
+
+def fetched_at_once(items: Iterable[_Item], fetch: Callable[[_Item], _Fetched]) -> Iterator[_Fetched]:
+    """What `fetch` returns for each item, in order. AT_ONCE small ones are fetched in parallel."""
+    return (fetched for _, fetched in prefetch(items, fetch, AT_ONCE, size_of=lambda _: 1, expected_size=1))
