@@ -39,7 +39,7 @@ from spark_resources.spark.task_report import TaskReport
 from spark_resources.spark.tasks import Batches, Rows, Step, Tasks, mapped
 from spark_resources.stores.base import read_to_verify
 from spark_resources.stores.place import Place
-from spark_resources.stores.prefetch import prefetch
+from spark_resources.stores.prefetch import UNKNOWN_SIZE, prefetch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 Ref: TypeAlias = dict[str, Any]  # a row of RANGE_REFS
 
 ENTRY_BYTES = 32  # average size of an entry in a range
+METARANGE_SIZE = 64 << 10  # of most metaranges, in bytes
 ROWS_AT_ONCE = 50_000
 REFS_AT_ONCE = 5_000
 ENTRIES_PER_TASK, RANGES_PER_TASK = 20_000, 16  # this many of either are worth a separate task
@@ -84,14 +85,23 @@ def read_table(place: Place, table_id: str, *, referrer: str) -> bytes:
         ) from error
 
 
-def prefetched_tables(place: Place, ids: Iterable[str], *, referrer: str) -> Iterator[tuple[str, bytes]]:
-    """Yield the id and bytes of each of these tables, in order, fetching `reading_requests` (a setting) ahead.
+def prefetched_tables(
+    place: Place, ids: Iterable[str], *, referrer: str, expected_size: int = UNKNOWN_SIZE
+) -> Iterator[tuple[str, bytes]]:
+    """Yield the id and bytes of each of these tables, in order, fetching up to `reading_requests` (a setting) ahead.
 
     Raises the errors of `read_table`.
     """
-    return prefetch(
-        ids, lambda table_id: read_table(place, table_id, referrer=referrer), place.settings.reading_requests
-    )
+
+    def fetch(table_id: str) -> bytes:
+        return read_table(place, table_id, referrer=referrer)
+
+    return prefetch(ids, fetch, place.settings.reading_requests, expected_size=expected_size)
+
+
+def largest_size(refs: Iterable[Ref]) -> int:
+    """About how many bytes the largest of these ranges (rows of RANGE_REFS) may have."""
+    return max((int(ref["entries"]) for ref in refs), default=0) * 4 * ENTRY_BYTES
 
 
 # --- metaranges → ranges --------------------------------------------------------------------------------------------
@@ -139,7 +149,7 @@ def metarange_reader(place: Place) -> Step:
     def read(batches: Batches) -> Batches:
         ids = (table_id for batch in batches for table_id in batch.column(0).to_pylist())
         rows: list[tuple[Any, ...]] = []
-        for metarange, data in prefetched_tables(place, ids, referrer="a commit"):
+        for metarange, data in prefetched_tables(place, ids, referrer="a commit", expected_size=METARANGE_SIZE):
             refs = sstable.read_verified_ranges(data, name=metarange)
             rows += ((metarange, ref.id, ref.count, ref.min_key, ref.max_key) for ref in refs)
             if len(rows) >= REFS_AT_ONCE:
@@ -265,7 +275,8 @@ def address_batches(
     Counts `ranges`, `bytes`, `entries` and `outside` in the report.
     """
     known = {str(ref["range_id"]): ref for ref in refs}
-    for range_id, data in prefetched_tables(place, known, referrer="a metarange"):
+    size = largest_size(known.values())
+    for range_id, data in prefetched_tables(place, known, referrer="a metarange", expected_size=size):
         batch = verified_entries(data, known[range_id], ("address", "address_type", "size"), decoder)
         keys, outside = addresses_inside(batch.column(0), batch.column(1), place.namespace)
         report.count(ranges=1, bytes=len(data), entries=batch.num_rows, outside=outside)
@@ -381,7 +392,8 @@ def paths_of(
         order = sorted(range(len(rows)), key=lambda number: ranks[keys[number]])
         refs = {str(rows[number]["range_id"]): (rows[number], ranks[keys[number]]) for number in order}
         decoder = decoder_for(rows)
-        for range_id, data in prefetched_tables(place, refs, referrer="a metarange"):
+        size = largest_size(rows)
+        for range_id, data in prefetched_tables(place, refs, referrer="a metarange", expected_size=size):
             ref, rank = refs[range_id]
             batch = verified_entries(data, ref, ("path", "address", "address_type"), decoder)
             addresses, row_numbers, _ = rows_inside(

@@ -14,6 +14,7 @@ _Fetched = TypeVar("_Fetched")
 AT_ONCE = 16  # requests for small files
 ALWAYS_AHEAD = 4
 MAX_BYTES_AHEAD = 32 << 20
+UNKNOWN_SIZE = MAX_BYTES_AHEAD // ALWAYS_AHEAD
 
 
 def prefetch(
@@ -22,7 +23,7 @@ def prefetch(
     ahead: int,
     *,
     size_of: Callable[[Any], int] = len,
-    expected_size: int = MAX_BYTES_AHEAD // ALWAYS_AHEAD,
+    expected_size: int = UNKNOWN_SIZE,
 ) -> Iterator[tuple[_Item, _Fetched]]:
     """Yield each item with what `fetch` returns for it, in order, while up to `ahead` more are fetched in the
     background.
