@@ -44,6 +44,8 @@ from spark_resources.mark_store.record import FULL_MARK, MarkRecord
 from spark_resources.model import MarkState, Partition, cutoff_for
 from spark_resources.settings import Settings
 from spark_resources.spark.resource import SparkResource
+from spark_resources.stores.base import Capabilities
+from spark_resources.stores.place import Place
 
 
 class MarksResource(ConfigurableResource["MarksResource"]):
@@ -53,6 +55,7 @@ class MarksResource(ConfigurableResource["MarksResource"]):
     spark: ResourceDependency[SparkResource]
 
     _lease: Lease | None = PrivateAttr(default=None)
+    _capabilities: dict[Place, Capabilities | None] = PrivateAttr(default_factory=dict)
 
     def refuse_finished(self, partition_key: str) -> None:
         """Raise `NothingToDo` if the mark is finished. Called before options, clocks or the lease are checked,
@@ -73,7 +76,7 @@ class MarksResource(ConfigurableResource["MarksResource"]):
         target = find_target(lakefs, partition.repository, settings)
         refuse_read_only(target.repository)
         refuse_overlap(target, lakefs)
-        target = with_probed_capabilities(target)
+        target = self._with_capabilities(target)
         clocks = read_clocks(target.place.store(), lakefs, lambda: datetime.now(UTC))
         clocks.check(settings.max_clock_skew, partition.repository)
         self.ensure_lease(partition, target, settings)
@@ -113,7 +116,7 @@ class MarksResource(ConfigurableResource["MarksResource"]):
     def resume(self, partition_key: str, log_message: LogMessage) -> MarkRun:
         """Open a partition's unfinished mark for its next step. Takes the lease unless this run already holds it."""
         partition, settings, lakefs = Partition.parse(partition_key), self.settings(), self.lakefs.client()
-        target = with_probed_capabilities(find_target(lakefs, partition.repository, settings))
+        target = self._with_capabilities(find_target(lakefs, partition.repository, settings))
         mark = Mark.open(target.place, partition.mark_id)
         mark.check_unfinished()
         self.ensure_lease(partition, target, settings)
@@ -169,6 +172,13 @@ class MarksResource(ConfigurableResource["MarksResource"]):
             options.inventory, options.inventory_taken, target, now=now, skew=settings.max_clock_skew
         )
         return inventory.recorded(), min(now, inventory.taken)
+
+    def _with_capabilities(self, target: Target) -> Target:
+        """The target with the capabilities of its store, which are looked up once in a run."""
+        unprobed = target.place
+        if unprobed not in self._capabilities:
+            self._capabilities[unprobed] = with_probed_capabilities(target).place.capabilities
+        return replace(target, place=replace(unprobed, capabilities=self._capabilities[unprobed]))
 
     def _run(
         self, partition: Partition, target: Target, mark: Mark, lakefs: LakeFS, log_message: LogMessage

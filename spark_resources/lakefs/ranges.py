@@ -48,6 +48,7 @@ Ref: TypeAlias = dict[str, Any]  # a row of RANGE_REFS
 
 ENTRY_BYTES = 32  # average size of an entry in a range
 METARANGE_SIZE = 64 << 10  # of most metaranges, in bytes
+METARANGES_PER_TASK = 100
 ROWS_AT_ONCE = 50_000
 REFS_AT_ONCE = 5_000
 ENTRIES_PER_TASK, RANGES_PER_TASK = 20_000, 16  # this many of either are worth a separate task
@@ -140,7 +141,7 @@ def metarange_tasks(spark: Callable[[], SparkSession], metaranges: Sequence[str]
     distinct = sorted({table_id for table_id in metaranges if table_id})
     for table_id in distinct:
         table_key(table_id)
-    return tasks_from_ids(spark, "metarange_id", distinct, batch_size=16)
+    return tasks_from_ids(spark, "metarange_id", distinct, batch_size=METARANGES_PER_TASK)
 
 
 def metarange_reader(place: Place) -> Step:
