@@ -166,7 +166,8 @@ def distinct_ranges(ranges_found: DataFrame, report: Report) -> list[dict[str, A
 
 
 def check_ranges(context: Context, unreferenced: list[str]) -> None:
-    """Verify all ranges and other tables, and compare the live addresses with the store's listing, in one job."""
+    """Verify the ranges of all commits and the `unreferenced` tables (ids), and compare the live addresses with the
+    store's listing, in one job."""
     from pyspark.sql import Observation
 
     run, report = context.run, context.report

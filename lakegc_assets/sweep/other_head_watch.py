@@ -152,14 +152,14 @@ class OtherHeads:
         )
         if (listed := self.run.other_repositories.tables) is not None:
             placed = placed.filter(pc.invert(pc.is_in(placed["table_id"], value_set=listed)))
-        released = unread_in(self.run.mark.record)
+        unread_before = unread_in(self.run.mark.record)
         for repository in pc.unique(placed["repository"]).to_pylist():
             ids = placed.filter(pc.equal(placed["repository"], repository))["table_id"].to_pylist()
             new = [table_id for table_id in ids if table_id not in self._found and table_id not in keys_by_table]
             try:
                 self._read_tables(repository, new, keys_by_table, unread)
             except TooMuchChanged as error:
-                if repository not in released:  # the re-verification read no tables of released repositories
+                if repository not in unread_before:  # the re-verification read no tables of these
                     raise
                 unread.setdefault(repository, str(error))
         return keys_by_table

@@ -57,7 +57,7 @@ class Holder(Record):
     @classmethod
     def damaged(cls, where: str, why: str) -> Refused:
         return Refused(
-            f"the lease {where} can't be read ({why}). If no other lakegc is running on this repository, delete it.",
+            f"the lease {where} can't be read ({why}). If no other lakegc is running on this repository, delete the lease.",
             invariant=11,
         )
 

@@ -408,7 +408,7 @@ def check_same_hash(fingerprints: pa.Array) -> None:
     if any(fingerprint != hash_fingerprint() for fingerprint in pc.unique(fingerprints).to_pylist()):
         raise LakegcError(
             "two machines of the cluster hash addresses differently, so lakegc can't co-group their rows. The result "
-            "was not used. Install the same package versions on all of them, and run the same command again."
+            "was not used. Install the same package versions on every machine of the cluster, and run the same command again."
         )
 
 
