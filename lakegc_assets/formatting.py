@@ -40,7 +40,7 @@ def money(amount: float) -> str:
 
 
 def age(span: timedelta) -> str:
-    """Format a time span in whole units of the largest that fits: 3 days, 4 hours, 20 seconds."""
+    """Format a time span in whole units of the largest unit that fits: 3 days, 4 hours, 20 seconds."""
     seconds = max(0, int(span.total_seconds()))
     for unit, length in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
         if seconds >= length:

@@ -68,7 +68,8 @@ class MarksResource(ConfigurableResource["MarksResource"]):
     def begin(self, partition_key: str, options: MarkOptions, log_message: LogMessage) -> MarkRun:
         """Begin the mark of a partition, or resume it if it is unfinished. Takes the lease.
 
-        Raises `Refused` if the namespace, the clocks or the minimum age forbid it (invariants 5, 6, 11, 12).
+        Raises `Refused` if the namespace, the clocks or the minimum age forbid it (invariants 5, 6, 11,
+        12), `WrongUsage` for contradictory options.
         """
         partition, settings, lakefs = Partition.parse(partition_key), self.settings(), self.lakefs.client()
         refuse_contradictions(options)
@@ -138,7 +139,8 @@ class MarksResource(ConfigurableResource["MarksResource"]):
         return Settings.load(os.environ, home_folder())
 
     def ensure_lease(self, partition: Partition, target: Target, settings: Settings) -> Lease:
-        """Take the repository's lease once per run. Raises `Refused` if it has since been lost."""
+        """Take the repository's lease once per run, and return it. Raises `Refused` if another run holds it, or if it
+        was lost after this run had taken it."""
         if self._lease is None:
             interrupt_on_termination()
             self._lease = take_lease(
@@ -165,7 +167,7 @@ class MarksResource(ConfigurableResource["MarksResource"]):
         self, options: MarkOptions, target: Target, now: datetime, settings: Settings
     ) -> tuple[dict[str, Any] | None, datetime]:
         """The facts that a mark records about its inventory (None without one), and the mark's start: `now` (by the
-        store's clock), or the time at which the inventory was taken."""
+        store's clock), or the time at which the inventory was taken, if that is earlier."""
         if not options.inventory:
             return None, now
         inventory = inventory_listing.inventory_for_mark(

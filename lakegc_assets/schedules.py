@@ -97,7 +97,10 @@ def requests_for_all(
     ]
     if not requests:
         names = ", ".join(sorted(reported))
-        return dg.SkipReason(f"Skipped until they can be marked (the newest run of each gives the reason): {names}.")
+        return dg.SkipReason(
+            f"These repositories are skipped until they can be marked: {names}. The newest run of each "
+            "gives the reason."
+        )
     context.instance.add_dynamic_partitions(str(PARTITIONS.name), [str(request.partition_key) for request in requests])
     return requests
 

@@ -3,12 +3,12 @@
     LakegcError                 exit 1   something failed; the message says what to do next
     ├── WrongUsage              exit 2   the request is not valid: an option, an id, a setting
     │   └── NotAPartition       exit 2   a partition key that no repository and mark can have
-    ├── Refused                 exit 3   an invariant or a brake forbids it
+    ├── Refused                 exit 3   an invariant or a brake forbids the request
     │   ├── NothingToDo         exit 3   already done, or not due: nothing was changed
     │   └── DamagedData         exit 3   missing or invalid data (invariants 3 and 4)
     │       ├── Untrusted                a record without a valid signature by a known key
     │       └── UnknownFormat            a record in a format that this version of lakegc doesn't support
-    ├── FinishedWithFailures    exit 4   a sweep ended, but some objects could not be deleted, or were no longer garbage
+    ├── FinishedWithFailures    exit 4   a sweep, undo, backup or restore ended, but did not fully succeed
     └── Unavailable             exit 1   the server or the store could not be used
         ├── Transient                    a temporary failure: retried by the retry policy, and only there
         ├── Forbidden                    the response: permission denied

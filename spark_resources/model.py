@@ -179,7 +179,7 @@ class Namespace:
         """The location of an entry's address, and its key relative to the namespace if inside (otherwise the address).
 
         A relative address is the key, byte for byte. A full address is interpreted as lakeFS does. The result is a
-        conflict if lakeFS may derive another key than the one in the text.
+        conflict if a full address has no scheme, or if lakeFS may derive another key than the one in the text.
         """
         if kind is AddressType.RELATIVE:
             return Location.INSIDE, address
@@ -202,12 +202,13 @@ class Namespace:
         return self.locate(address)
 
     def _locate_as_written(self, address: str) -> tuple[Location, str]:
-        """The location of an address with a scheme, if the part after the namespace is the key."""
+        """Like `locate`, for an address with a scheme, with the part after the namespace as the key, unchanged."""
         for root in (self.uri, *self.aliases):
             if address.startswith(root + "/"):
                 key = address[len(root) + 1 :]
                 return (Location.CONFLICT, address) if key.startswith("/") else (Location.INSIDE, key)
-        undecoded = (_normalized(_bucket_url(address)),) if self.is_bucket else ()  # here, an escaped slash is no slash
+        # here, an escaped slash isn't a slash
+        undecoded = (_normalized(_bucket_url(address)),) if self.is_bucket else ()
         roots = tuple(self._normalized(root) + "/" for root in (self.uri, *self.aliases))
         if any(candidate.startswith(roots) for candidate in (self._normalized(address), *undecoded)):
             return Location.CONFLICT, address
@@ -528,7 +529,7 @@ RECEIPTS = pa.schema(
 PENDING = pa.schema(  # the objects that a round of a sweep may delete
     [
         pa.field("address", pa.string(), nullable=False),
-        pa.field("size", pa.int64()),  # null if there was no object when the mark was listed
+        pa.field("size", pa.int64()),  # null if the store had no such object when it was listed
         pa.field("modified", _TIME),  # the store's clock
         pa.field("checksum", pa.string()),
         pa.field("slice", pa.string(), nullable=False),

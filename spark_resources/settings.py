@@ -42,7 +42,7 @@ RENAMED: Mapping[str, str] = {
     "max_questions": "max_probes",
     "proof_age": "verification_age",
 }
-"""Settings by their former names, which are refused: ignoring one might remove a limit."""
+"""The new name of each renamed setting. The former name is refused, because ignoring it might remove a limit."""
 DEFAULT_MARK_CRON = "0 3 * * *"
 
 # lakectl's variables, and the same settings in its file (as section, name).
@@ -92,8 +92,8 @@ def _address(value: object) -> object:
     raise ValueError("not an address")
 
 
-def _split_patterns(value: object) -> object:
-    """Patterns from one text, separated by commas or spaces, which repository ids can't contain."""
+def _split_list(value: object) -> object:
+    """The parts of a text (patterns or keys), which are separated by commas or spaces; any other value unchanged."""
     return tuple(re.findall(r"[^,\s]+", value)) if isinstance(value, str) else value
 
 
@@ -109,8 +109,8 @@ Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1)]
 Secret = Annotated[SecretStr, Field(min_length=1)]
-Patterns = Annotated[tuple[Name, ...], NoDecode, BeforeValidator(_split_patterns)]
-SecretTexts = Annotated[tuple[Secret, ...], NoDecode, BeforeValidator(_split_patterns)]
+Patterns = Annotated[tuple[Name, ...], NoDecode, BeforeValidator(_split_list)]
+SecretTexts = Annotated[tuple[Secret, ...], NoDecode, BeforeValidator(_split_list)]
 
 
 class Settings(BaseSettings):

@@ -142,13 +142,13 @@ def new_approval(proposal: Proposal, request: ApprovalRequest, limits: BrakeLimi
         raise WrongUsage(
             f"{proposal.name} is incremental: it builds on files of earlier marks, which anyone with write access to "
             "the namespace can alter. lakegc's sweep verifies them again, but the reference collector doesn't. "
-            "Leave out --for-reference, make a mark with --full, or sign marks (LAKEGC_SIGNING_KEY)"
+            "Leave out --for-reference, make a mark with --full, or sign marks (LAKEGC_SIGNING_KEY)."
         )
     foreign = proposal.foreign
     if foreign is not None and request.for_reference:
         raise WrongUsage(
             f"{proposal.name} was made by the reference collector, and --for-reference is for marks made by lakegc. "
-            "Leave it out"
+            "Leave out --for-reference."
         )
     return Approval(
         mark_id=proposal.record.mark_id,
@@ -197,7 +197,8 @@ def write_named(mark: Mark, approval: Approval) -> None:
 
 
 def refuse_conflicting_change(mark: Mark, approval: Approval) -> None:
-    """Remove the summary again, and raise, if the approval was revoked or used while the summary was being written."""
+    """Remove the summary again, and raise `ApprovalConflict`, if the approval was revoked or used while the summary was
+    being written."""
     record = Mark.open(mark.place, approval.mark_id).record
     if record.state is not MarkState.APPROVED or record.approval != approval.sha256:
         withdraw_reference_summary(mark.place, approval.mark_id)
@@ -206,8 +207,8 @@ def refuse_conflicting_change(mark: Mark, approval: Approval) -> None:
 
 def conflict_error(mark: Mark) -> ApprovalConflict:
     return ApprovalConflict(
-        f"an approval of mark {mark.record.mark_id} of {mark.record.repository} was revoked, or its sweep began, while "
-        "this one was being written. 'lakegc status' shows the mark's current state.",
+        f"the approval of mark {mark.record.mark_id} of {mark.record.repository} was revoked, or the mark's sweep "
+        "began, while the approval was being written. 'lakegc status' shows the mark's current state.",
         invariant=7,
     )
 
@@ -235,7 +236,8 @@ def revoke(proposal: Proposal, *, who: str, now: datetime, how: str = "revoked")
 
 
 def record_end(proposal: Proposal, *, who: str, how: str, now: datetime) -> bool:
-    """Record the end of an approval in approval.json, even an unreadable one. Returns whether there was one to end."""
+    """Record the end of an approval in approval.json, even if that file is unreadable. Returns whether there was an
+    approval to end."""
     place, mark_id = proposal.target.place, proposal.record.mark_id
     replacing = read_untrusted(place, mark_id)
     if replacing is None or (proposal.mark is not None and is_named_by_record(place, mark_id, replacing[0])):

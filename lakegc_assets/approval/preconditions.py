@@ -22,7 +22,7 @@ def refuse_store_without_conditional_writes(proposal: Proposal, *, single_deploy
     if not (proposal.store.capabilities.conditional_writes or single_deployment):
         raise Refused(
             f"{proposal.store.where} has no conditional writes, so lakegc can't prevent two people from approving at "
-            "the same time. If no other lakegc deployment uses it, set LAKEGC_SINGLE_DEPLOYMENT=true.",
+            "the same time. If no other lakegc deployment uses this store, set LAKEGC_SINGLE_DEPLOYMENT=true.",
             invariant=11,
         )
 

@@ -63,7 +63,7 @@ class ApprovalRequest:
     `released` are brakes, each with the reason.
 
     `until` is None if the approval is to last until the mark is too old. `digest` identifies the set that was reviewed;
-    None if none was given."""
+    None if none was given. `for_reference` also lets the reference collector sweep the mark."""
 
     who: str
     how: str

@@ -48,7 +48,7 @@ class MarkConfig(dg.Config):
     accept_missing: list[str] = Field(default=[], description="live addresses that are known to be lost")
     inventory: str = Field(
         default="",
-        description="read this list of the bucket's objects instead of listing it: s3://…/manifest.json of S3 "
+        description="read this list of objects instead of listing the bucket: s3://…/manifest.json of S3 "
         "Inventory, or Parquet or CSV with key, size, time and checksum",
     )
     inventory_taken: str = Field(

@@ -173,7 +173,7 @@ def listed_rows(run: BackupRun) -> DataFrame:
         "checksum": F.coalesce("logged_checksum", "checksum"),
         "seconds": F.coalesce("seconds", F.lit(0.0)),
         "at": F.coalesce("at", F.current_timestamp()),
-        "why": F.coalesce("why", F.lit("its copy was changed or removed after it was made")),
+        "why": F.coalesce("why", F.lit("its copy is missing, or was changed after it was made")),
     }
     types = arrow_to_spark(SCHEMA)
     return logged_state(run).select(

@@ -176,8 +176,8 @@ def marked_set(target: Target, name: str) -> MarkedSet:
 
 
 def cutoff_of_foreign(target: Target, foreign: ReferenceMark) -> datetime:
-    """The time after which a modified object counts as changed since the foreign mark. Whole seconds are rounded down,
-    so an object may be almost a second younger than its time says."""
+    """The time after which a modified object counts as changed since the foreign mark. A store with times in
+    whole seconds rounds them down, so an object may be almost a second newer than its time says."""
     store = target.place.store()
     return cutoff_of(store, foreign) - store.capabilities.time_resolution
 

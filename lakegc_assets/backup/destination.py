@@ -86,7 +86,7 @@ def refuse_overlap(place: Place, target: Target, folder: str, lakefs: LakeFS) ->
     """Raise `Refused` if the backup would be inside the namespace of this or another repository, however it is spelled,
     or would contain one.
 
-    A collector would treat it as garbage there, and deleting the repository would delete it, too.
+    A collector would treat a backup there as garbage, and deleting the repository would delete the backup, too.
     """
     backup_form = _normal_form(place) + "/" + folder.rstrip("/")
     for name, namespace_place in _namespaces(target, lakefs):
@@ -123,7 +123,7 @@ def _namespaces(target: Target, lakefs: LakeFS) -> Iterator[tuple[str, Place]]:
             if other.id != target.repository.id:
                 yield other.id, place_of(other, target.blockstore, target.place.settings)
     except Forbidden:
-        pass  # without permission to list repositories, only the owner files protect their namespaces
+        pass  # without permission to list repositories, only owner files show where their namespaces are
 
 
 def _same_kind(one: Place, other: Place) -> bool:

@@ -128,8 +128,8 @@ def begin(place: Place, folder: str, subject: Subject) -> bool:
         if Begun.from_json(store.read(key), f"{store.where}/{key}") != Begun(**asdict(subject)):
             raise Refused(
                 f"{folder} in {store.where} already has a backup of a different set: mark {subject.mark_id} of "
-                f"{subject.repository} was recreated after the backup, or belongs to another repository of this name. "
-                "Choose another location for this backup.",
+                f"{subject.repository} may have been recreated after the backup, or may belong to another repository "
+                "of this name. Choose another location for this backup.",
                 invariant=12,
             ) from None
         return True

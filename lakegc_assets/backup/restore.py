@@ -86,6 +86,7 @@ class Restored:
     keys without a copy in the backup, `lacking` names copies that have disappeared from it; both at most MAX_NAMED.
     `size` is the number of bytes restored. `stored` counts the objects that a new lookup finds in the store. Of the
     `paths` that the mark recorded, `requested` were requested from lakeFS, and `read` of them could be read.
+    `failed` and `unread` have the reasons, by address and by path.
     """
 
     backup: Backup
@@ -127,7 +128,7 @@ def open_source(target: Target, settings: StoreSettings, mark_id: str, source: s
         raise Refused(
             f"the backup of mark {mark_id} in {source} belongs to a repository {subject.repository} that was created "
             f"{subject.repository_created} in {subject.namespace}, but the current one was created {current[1]} in "
-            f"{current[2]}, so the backup can't be restored there.",
+            f"{current[2]}, so the backup can't be restored into it.",
             invariant=7,
         )
     return with_probed_capabilities(place), backup
@@ -243,7 +244,8 @@ def never_replaces(place: Place) -> bool:
 
 
 def verify(run: RestoreRun, rows: DataFrame, number: int, result: Restored) -> None:
-    """Record in `result` which objects weren't restored, and look up the others in the store and through lakeFS."""
+    """Record in `result` which objects run `number` did not restore, and look up the others in the store and through
+    lakeFS."""
     from pyspark.sql import functions as F
 
     lines = run.log.rows(run.spark()).where(F.col("run") == number).persist()

@@ -52,7 +52,8 @@ class ApproveOptions:
 
 
 def approve(repository: str, mark_id: str, options: ApproveOptions, *, as_json: bool) -> tuple[Proposal, Approval]:
-    """Show a mark, ask for confirmation, and record its approval. If it is refused, no approval is written."""
+    """Show a mark, ask for confirmation unless `--yes` is set, and record its approval. Returns the proposal and the
+    approval. If it is refused, no approval is written."""
     released = released_brakes(options.releases, options.reasons)
     if options.yes and options.digest is None:
         raise WrongUsage(
@@ -154,7 +155,8 @@ def released_brakes(releases: Sequence[str], reasons: Sequence[str]) -> dict[str
 
 
 def parse_until(text: str, *, now: datetime) -> datetime:
-    """Parse the end of an approval: a duration such as 36h, or a date or time in UTC. Raises `WrongUsage`."""
+    """Parse the end of an approval: a duration such as 36h, or a date or time in UTC. Raises `WrongUsage` if it is
+    neither."""
     try:
         return now + parse_duration(text)
     except (ValueError, OverflowError):
@@ -176,7 +178,7 @@ def current_user() -> str:
 
 
 def ask_for_confirmation(proposal: Proposal, options: ApproveOptions) -> None:
-    """Show what would be approved, and ask for confirmation. Raises `WrongUsage` without it."""
+    """Show what would be approved, and ask for confirmation. Raises `WrongUsage` if it isn't given."""
     show(proposal, options)
     answer = read_answer(f"Type '{CONFIRMATION}' to approve the deletion of these objects, anything else to cancel: ")
     if answer.strip() != CONFIRMATION:

@@ -40,7 +40,8 @@ _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
 def parse_bandwidth(text: str) -> float | None:
-    """Parse bytes per second, such as 50M or 1.5GiB; None if the text is empty. Raises `WrongUsage`."""
+    """Parse bytes per second, such as 50M or 1.5GiB; None if the text is empty. Raises `WrongUsage` if it can't be
+    parsed."""
     if not text:
         return None
     match = _RATE.match(text.strip())
@@ -125,7 +126,7 @@ class DrillOptions:
 def restore(
     partition: Partition, source: str, selection: Selection, limits: CopyLimits, drill_options: DrillOptions | None
 ) -> Restored | DrillResult:
-    """Restore the missing objects or, in a drill, copy a few objects to a scratch location."""
+    """Restore the missing objects or, with `drill_options`, test the restore of a few in a scratch location."""
     with restore_run(partition, source, limits, with_lease=drill_options is None) as run:
         if drill_options is not None:
             settings = Settings.load(os.environ, home_folder()).store()
@@ -138,8 +139,8 @@ def restore(
 def restore_run(
     partition: Partition, source: str, limits: CopyLimits, *, with_lease: bool, spark: SparkResource | None = None
 ) -> Iterator[RestoreRun]:
-    """Open a mark's backup, under the repository's lease if the restore writes to the repository, with a new Spark
-    session unless one is given."""
+    """Open a mark's backup to restore from it, under the repository's lease if `with_lease` is set (a drill needs no
+    lease), and with a new Spark session unless `spark` is given. Tears down `spark` and the lease at the end."""
     from lakegc_assets.resources import MarksResource
     from lakegc_assets.sweep.preconditions import partition_and_target
     from spark_resources.lakefs.resource import LakeFSResource
@@ -173,7 +174,7 @@ def show_restored(partition: Partition, result: Restored | DrillResult, source: 
             print_command("Verify the metadata", command("fsck", partition.repository))
     if not result.success:
         raise FinishedWithFailures(
-            f"not all objects of mark {partition.mark_id} of {partition.repository} were restored: "
+            f"not all objects of mark {partition.mark_id} of {partition.repository} could be restored and read: "
             f"{'; '.join(problems(result))}. Restored objects stay in place; run the same command again to retry the "
             "others."
         )
@@ -265,7 +266,7 @@ def show_drill(partition: Partition, result: DrillResult, source: str, *, as_jso
             same = sum(result.same.values())
             print_sentence(f"{same:,} of {plural(result.wanted, 'object')} of {name} were restored unchanged.")
             for how, count in sorted(result.same.items()):
-                print_sentence(f"{count:,} matched by {how}.")
+                print_sentence(f"Compared with {how}: {count:,} matched.")
             restore_command = command("restore", partition.repository, partition.mark_id, source)
             print_command("Restore what is missing", restore_command)
     if not result.success:

@@ -72,7 +72,8 @@ def settings_options(
 
 
 def apply_settings(assignments: list[str]) -> None:
-    """Set these settings as environment variables, which the job's resources read. Raises `WrongUsage`."""
+    """Set these settings as environment variables, which the job's resources read. Raises `WrongUsage` for an
+    unknown, renamed or secret setting."""
     from spark_resources.errors import did_you_mean
     from spark_resources.settings import RENAMED, Settings
 
@@ -219,7 +220,8 @@ def approve(
         str | None, typer.Option(metavar="NAME", help="name of the approver; the current user by default")
     ] = None,
     for_reference: Annotated[
-        bool, typer.Option("--for-reference", help="let the reference collector sweep it, without re-verification")
+        bool,
+        typer.Option("--for-reference", help="let the reference collector sweep the mark, without re-verification"),
     ] = False,
     output: FormatOption = Format.TABLE,
 ) -> None:
@@ -238,7 +240,9 @@ def revoke(
     mark_id: Annotated[
         str, typer.Argument(metavar="MARK", help="a mark's id, or LAYOUT/ID for a mark of the reference collector")
     ],
-    by: Annotated[str | None, typer.Option(metavar="NAME", help="who revokes it; the current user by default")] = None,
+    by: Annotated[
+        str | None, typer.Option(metavar="NAME", help="who revokes the approval; the current user by default")
+    ] = None,
 ) -> None:
     """Revoke an approval before its sweep has started."""
     from lakegc_assets.cli import approve as approvals
@@ -411,8 +415,8 @@ def fsck(
 
     check_java()
     with progress():
-        result = checks.run(repository, missing=write_missing)
-    return checks.show(result, missing=write_missing, as_json=output is Format.JSON)
+        result = checks.run(repository, write_missing=write_missing)
+    return checks.show(result, write_missing=write_missing, as_json=output is Format.JSON)
 
 
 @app.command()
@@ -449,7 +453,7 @@ def check_java() -> None:
 def start_spark_ahead(context: typer.Context, *, stays: bool = True) -> None:
     """Start Spark while this process is still importing modules: with two cores, both run in parallel.
 
-    With `stays`, Spark runs until the process ends, so a command that deletes objects must not set it. Does nothing
+    With `stays`, Spark runs until the process ends; commands that delete objects must pass False. Does nothing
     unless this process runs only this command.
     """
     if context.obj.own_process:

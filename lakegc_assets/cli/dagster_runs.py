@@ -127,7 +127,7 @@ def run_sweep(
     instance: dg.DagsterInstance,
     resources: Mapping[str, Any] | None = None,
 ) -> None:
-    """Sweep an approved mark. `options` are those of `SweepConfig`. Raises as `run_mark`, or `FinishedWithFailures`."""
+    """Sweep an approved mark. `options` are those of `SweepConfig`. Raises like `run_mark`."""
     run_job(sweep_job.name, "sweep_report", partition, options, instance, resources)
 
 

@@ -253,7 +253,7 @@ def show(outcome: Outcome) -> None:
         f"Restored from the backup: {outcome.restored} of {expired} objects are readable again, byte for byte.\n"
     )
     print_command("To explore this sandbox", command("sandbox", "up", "--folder", str(outcome.sandbox), *store_option))
-    print_sentence("Then export the settings that it prints in another terminal, and run:")
+    print_sentence("Then, in another terminal, export the settings that this command prints, and run:")
     for following in (
         command("review", worked_example.REPOSITORY, MARK_ID, "--list"),
         command("report", worked_example.REPOSITORY, MARK_ID),

@@ -42,17 +42,17 @@ def session() -> Iterator[Callable[[], SparkSession]]:
         resource.teardown_after_execution(None)  # type: ignore[arg-type]
 
 
-def run(repository: str, *, missing: Path | None) -> Report:
+def run(repository: str, *, write_missing: Path | None) -> Report:
     """Check a repository, and write the addresses of lost objects to a file if one is given."""
-    refuse_unwritable(missing)
+    refuse_unwritable(write_missing)
     server = Server.configured()
     target = server.target(repository)
     skipped: list[str] = []
     with session() as spark:
-        write_lost = (lambda lost: skipped.extend(write_list(missing, lost))) if missing else None
+        write_lost = (lambda lost: skipped.extend(write_list(write_missing, lost))) if write_missing else None
         report = check(CheckRun(target, server.lakefs, spark, publish, write_lost))
     report.hints += [
-        f"{escaped_name(address)} contains a line break and was not written to {missing}." for address in skipped
+        f"{escaped_name(address)} contains a line break and was not written to {write_missing}." for address in skipped
     ]
     return report
 
@@ -84,14 +84,14 @@ def write_list(path: Path, lost: Iterator[str]) -> list[str]:
 # --- output ---------------------------------------------------------------------------------------------------------
 
 
-def show(report: Report, *, missing: Path | None, as_json: bool) -> int:
+def show(report: Report, *, write_missing: Path | None, as_json: bool) -> int:
     """Print a report and return the exit code."""
     if as_json:
-        print_text(json.dumps(document(report, missing), indent=1))
+        print_text(json.dumps(document(report, write_missing), indent=1))
     else:
         show_verified(report)
         show_problems(report)
-        show_notes(report, missing)
+        show_notes(report, write_missing)
     if report.sound:
         return SOUND
     print_error(f"lakegc: {escaped_name(verdict(report))}")
@@ -171,7 +171,7 @@ def dependents_in_words(needed_by: Dependents) -> str:
     return f"; {'; '.join(parts)}" if parts else ""
 
 
-def show_notes(report: Report, missing: Path | None) -> None:
+def show_notes(report: Report, write_missing: Path | None) -> None:
     for key in report.unknown_files[:MAX_SHOWN]:
         print_sentence(f"Unknown file: {key}")
     if report.unknown_count > MAX_SHOWN:
@@ -185,15 +185,15 @@ def show_notes(report: Report, missing: Path | None) -> None:
     for sentence in report.hints:
         print_sentence(f"Note: {sentence}")
     next_command = command("mark", report.repository)
-    if report.lost_count and missing is None:
+    if report.lost_count and write_missing is None:
         listed = command("fsck", report.repository, "--write-missing", "FILE")
         print_command("Write the list for 'mark --accept-missing FILE'", listed)
-    elif missing is not None:
-        print_sentence(f"The list of missing addresses is in {missing} ({report.lost_count:,} found).")
-        next_command = command("mark", report.repository, "--accept-missing", str(missing))
+    elif write_missing is not None:
+        print_sentence(f"The list of missing addresses is in {write_missing} ({report.lost_count:,} found).")
+        next_command = command("mark", report.repository, "--accept-missing", str(write_missing))
     if report.sound:
         print_sentence(f"{verdict(report)}.")
-    if report.sound or missing is not None:
+    if report.sound or write_missing is not None:
         print_command("Next", next_command)
 
 
@@ -203,7 +203,7 @@ def as_json(item: Finding | LostObject) -> dict[str, Any]:
     return {**{name: value for name, value in fields.items() if name != "needed_by"}, "needs": fields["needed_by"]}
 
 
-def document(report: Report, missing: Path | None) -> dict[str, Any]:
+def document(report: Report, write_missing: Path | None) -> dict[str, Any]:
     """The report as one JSON document."""
     return {
         "repository": report.repository,
@@ -214,7 +214,7 @@ def document(report: Report, missing: Path | None) -> dict[str, Any]:
             "count": report.lost_count,
             "branches": report.lost_branches,
             "objects": [as_json(lost) for lost in report.lost],
-            "list": str(missing) if missing else None,
+            "list": str(write_missing) if write_missing else None,
         },
         "alien": {"count": report.unknown_count, "files": report.unknown_files},
         "named_like_tables": [as_json(table) for table in report.misnamed_files],

@@ -1,6 +1,7 @@
 """`lakegc` on a terminal: the same jobs as in the Dagster UI, for people and for scripts.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 3 refused by an invariant or brake, 4 swept with failures, 130 interrupted.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 refused by an invariant or brake, 4 finished with failures,
+130 interrupted.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class Reasons:
 
 @printing()
 def show(repository: str, name: str, *, as_json: bool) -> None:
-    """Print the report of a mark's sweep. Raises `WrongUsage` if there is none yet."""
+    """Print the report of a mark's sweep. Raises like `find_report`."""
     target = Server.configured().target(repository)
     place, report = target.place, find_report(target, name)
     reasons, quarantine = reasons_of(place, report), read_quarantine(place, report)

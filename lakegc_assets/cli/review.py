@@ -99,7 +99,7 @@ def since_previous(mark: Mark) -> tuple[MarkRecord | None, diff.Difference | Non
         before = Mark.open(mark.place, previous)
         return before.record, diff.difference(before, mark), None
     except LakegcError as error:
-        return None, None, f"the previous mark, {previous}, can no longer be read: {error}"
+        return None, None, f"the previous mark, {previous}, can't be compared with this one: {error}"
 
 
 @printing()
@@ -181,7 +181,7 @@ def show_sweep(record: MarkRecord) -> None:
     """If the sweep of this mark has started or ended, print that and the next command."""
     repository_and_mark = (record.repository, record.mark_id)
     if record.state is MarkState.SWEEPING:
-        print_command("Its sweep has started. To resume it", command("sweep", *repository_and_mark))
+        print_command("The sweep of this mark has started. To resume it", command("sweep", *repository_and_mark))
     elif record.state in (MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES):
         print_sentence("This mark was swept. The set that was approved follows.")
         print_command("Show the outcome of each object", command("report", *repository_and_mark))

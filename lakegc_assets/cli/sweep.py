@@ -161,6 +161,7 @@ class QuarantineResult:
     """The folder of the receipts with the outcome of each object."""
 
     def show(self, *, as_json: bool) -> None:
+        """Print the result. Raises `FinishedWithFailures` if an object failed."""
         with printing():
             if as_json:
                 print_text(json.dumps({"repository": self.partition.repository, "mark_id": self.partition.mark_id,

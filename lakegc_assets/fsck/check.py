@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
 MAX_NAMED = 1000  # lost objects whose references are looked up; the others are only counted and listed
-METARANGES_LOOKED_UP = 1000  # per damaged range; those of heads are always looked up
+METARANGES_LOOKED_UP = 1000  # per range; those of heads are always looked up
 
 WriteLost = Callable[[Iterator[str]], None]
 

@@ -27,7 +27,8 @@ _T = TypeVar("_T")
 class Graph:
     """Commits by id, branch heads and tags. `complete` means that a dump listed all commits.
 
-    `forged` are commits whose content doesn't match their id; `missing` are referenced commits that don't exist.
+    `forged` are commits whose content doesn't match their id; `missing` are referenced commits that could not be
+    fetched, each with the error. `dump_tables` are the ids of the dump's tables.
     """
 
     heads: Mapping[str, str]
@@ -94,9 +95,11 @@ def report_commits(graph: Graph, report: Report) -> None:
     for missing_id, error in graph.missing.items():
         dependents = graph.dependents(commit.id for commit in graph.commits.values() if missing_id in commit.parents)
         heads = tuple(sorted(branch for branch, head in graph.heads.items() if head == missing_id))
-        behind = sorted({*dependents.branches, *dependents.history_of} - {*heads})
-        behind += [f"tag {tag}" for tag, commit_id in sorted(graph.tags.items()) if commit_id == missing_id]
-        needed_by = Dependents(dependents.commits, dependents.commit_count, dependents.retained, heads, tuple(behind))
+        history_of = sorted({*dependents.branches, *dependents.history_of} - {*heads})
+        history_of += [f"tag {tag}" for tag, commit_id in sorted(graph.tags.items()) if commit_id == missing_id]
+        needed_by = Dependents(
+            dependents.commits, dependents.commit_count, dependents.retained, heads, tuple(history_of)
+        )
         report.findings.append(Finding("commit", missing_id, problem_of(error), reason_of(error), needed_by))
 
 

@@ -146,7 +146,7 @@ def addresses_by_holds(run: MarkRun) -> DataFrame:
 
 
 def look_up(run: MarkRun, notes: StepNotes, objects: ObjectsToDecide, chain: MarkChain) -> KeepFacts | None:
-    """Keep the objects that holds name by commits, paths or prefixes."""
+    """The facts that keep the objects which holds name by commits, paths or prefixes; None if no hold names any."""
     prefixes, addresses = prefixes_of(holds_in_force.in_force(run)), run.mark.dataset(ASSET, ADDRESSES_PART)
     if not addresses.rows and not prefixes:
         return None
@@ -156,12 +156,12 @@ def look_up(run: MarkRun, notes: StepNotes, objects: ObjectsToDecide, chain: Mar
 
 
 def on_hold_output(run: MarkRun) -> Output:
-    """The objects that would be expired without holds (OBJECTS_ON_HOLD): the rows with a `hold`."""
+    """The output for the objects that would be expired without holds (OBJECTS_ON_HOLD): the rows with a `hold`."""
     return where_not_null("hold", parquet(run.mark.folder("expired_set", OBJECTS_PART), OBJECTS_ON_HOLD))
 
 
 def count_by_hold(objects: pa.Table, report: TaskReport) -> None:
-    """Count these objects (OBJECTS_ON_HOLD), and their bytes, in total and per hold."""
+    """Add to the report the bytes of these objects (OBJECTS_ON_HOLD) in total, and objects and bytes per hold."""
     report.count(bytes_on_hold=pc.sum(objects["size"], min_count=0).as_py())
     groups = objects.group_by("hold", use_threads=False).aggregate([("size", "count"), ("size", "sum")])
     for group in groups.to_pylist():
@@ -170,8 +170,8 @@ def count_by_hold(objects: pa.Table, report: TaskReport) -> None:
 
 
 def note_objects_on_hold(run: MarkRun, notes: StepNotes, candidates: Candidates, report: TaskReport) -> None:
-    """Record how many objects only holds keep, by the report of `count_by_hold`, and how many addresses on hold are
-    missing from the listing."""
+    """Record how many objects only holds keep, as `count_by_hold` counted them in `report`, and how many addresses on
+    hold are missing from the listing."""
     absent = count_missing(run, candidates) if run.mark.dataset(ASSET, ADDRESSES_PART).rows else 0
     notes.facts |= {
         "on_hold": counts_by_hold(report),

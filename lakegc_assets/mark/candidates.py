@@ -66,7 +66,7 @@ class Candidates(ABC):
     @abstractmethod
     def ranges_dropped_since_listing(self, ranges: Sequence[str]) -> frozenset[str]:
         """The ranges that counted as committed when the candidates were listed but aren't among `ranges`, which count
-        now. Objects that only they contain were not looked up, so the next mark must look them up."""
+        now. Objects that only the dropped ranges contain were not looked up, so the next mark must do that."""
 
     @abstractmethod
     def without_unchanged(self, addresses: DataFrame) -> DataFrame:
@@ -195,7 +195,7 @@ def begin_incremental(run: MarkRun) -> Incremental | str:
         chain = MarkChain.recorded(run)
         run.log_message(f"searching for changes since mark {chain.base.mark_id}")
         if chain.restored_marks:
-            run.log_message(f"including the restored objects of {', '.join(chain.restored_marks)}")
+            run.log_message(f"including objects that may have been restored from {', '.join(chain.restored_marks)}")
         with errors_from_executors():
             ranges = no_longer_retained(run, chain)
     except UNREADABLE as error:

@@ -47,8 +47,9 @@ def read_ranges(run: MarkRun) -> None:
     Addresses that only commits on hold reach, and those at paths on hold, are written separately (`addresses_on_hold`).
     Ranges that an earlier mark read aren't read again (see `lakegc_assets.rules.incremental`). For the scope
     `uncommitted`, the ranges of all commits count, expired or not. If neither rules nor a commit graph define what is
-    committed, every range table under `_lakefs/` counts (formats §6). Addresses only in such ranges are written
-    separately: they count if they are stored, but may be missing, since an earlier sweep may have deleted them.
+    committed, every range table under `_lakefs/` counts (formats §6). Addresses in ranges that count although no
+    retained commit refers to them are written separately: they count if they are stored, but may be missing, since an
+    earlier sweep may have deleted the objects. Finally, reads the tables of other repositories (`other_repositories`).
     """
     with step(run, ASSET) as notes:
         everything = run.mark.record.steps["retained_commits"].facts["all_ranges"]

@@ -155,7 +155,7 @@ class MarkRun:
     log_message: LogMessage
     trusted_ranges: pa.Array | None = None
     """In a re-verification, the ids of the ranges that needn't be read (see `committed_addresses.trusted_ranges`)."""
-    recorded_by: Mark | None = None
+    trusted_record: Mark | None = None
     """In a re-verification, the mark whose record says which ranges a metarange contains, and which sizes a range
     contains; None if all metaranges and ranges have to be read (see `committed_addresses.trusted_record`)."""
     released: ReleasedRepositories | None = None
@@ -205,7 +205,8 @@ class Clocks:
     machine: datetime
 
     def check(self, max_skew: timedelta, where: str) -> None:
-        """Raise `Refused` if any two of them differ by more than `max_skew` (invariant 6)."""
+        """Raise `Refused` if two of the clocks differ by more than `max_skew` (invariant 6). `where` names a
+        repository."""
         readings = {"the object store": self.store, "the lakeFS server": self.server, "this machine": self.machine}
         earliest, latest = (
             min(readings, key=lambda clock: readings[clock]),
@@ -214,8 +215,8 @@ class Clocks:
         difference = readings[latest] - readings[earliest]
         if difference > max_skew:
             raise Refused(
-                f"the clocks of {where} differ by {duration(difference)}, and at most {duration(max_skew)} is allowed: "
-                f"{earliest} says {readings[earliest]:%Y-%m-%d %H:%M:%S}, {latest} says "
+                f"the clocks used for {where} differ by {duration(difference)}, and at most {duration(max_skew)} is "
+                f"allowed: {earliest} says {readings[earliest]:%Y-%m-%d %H:%M:%S}, {latest} says "
                 f"{readings[latest]:%Y-%m-%d %H:%M:%S} UTC. Ages can't be determined. "
                 "Synchronize the clocks (NTP), or raise LAKEGC_MAX_CLOCK_SKEW if the difference "
                 "is known and harmless.",

@@ -22,7 +22,7 @@ from spark_resources.model import ADDRESSES, SERVED
 from spark_resources.spark.datasets import LIST_NAME, Dataset, open_dataset, read_file
 
 STAGED, COMMITTED, EXPIRED = "uncommitted_addresses", "committed_addresses", "expired_set"
-STAGED_PARTS = ("first_elsewhere", "second_elsewhere")  # a rename during one scan hides an address from it
+STAGED_PARTS = ("first_elsewhere", "second_elsewhere")  # a rename during a scan can hide an address from that scan
 AT_THE_END_PART, CARRIED_AT_THE_END_PART = "elsewhere_at_the_end", "carried_at_the_end"
 COMMITTED_PART, CARRIED_PART = "elsewhere", "carried_elsewhere"  # carried over from earlier marks
 # tables without an address of this namespace
@@ -70,7 +70,7 @@ def tables_read_by_approved_mark(run: MarkRun) -> pa.ChunkedArray:
 
 
 def tables_without_references(run: MarkRun, mark: Mark | None, parts: Sequence[str]) -> pa.ChunkedArray:
-    """The tables in which a mark found nothing of this namespace; empty if that is unknown.
+    """The tables without references to this namespace according to these parts of a mark; empty if that is unknown.
 
     Reading them again is always safe, so damaged or missing data of the older mark is ignored.
     """
@@ -154,8 +154,8 @@ def probed_in_others(run: MarkRun, mark: Mark) -> pa.Table:
 
 
 def served_by_others(served: pa.Table, repository: str) -> pa.Table:
-    """The addresses (ADDRESSES) that branches of other repositories serve, according to these probe results
-    (SERVED)."""
+    """The addresses (ADDRESSES) that branches of repositories other than this one serve, according to these probe
+    results (SERVED)."""
     is_elsewhere = pc.and_(pc.is_valid(served["address"]), pc.not_equal(served["repository"], repository))
     return served.filter(is_elsewhere).select(ADDRESSES.names).cast(ADDRESSES)
 

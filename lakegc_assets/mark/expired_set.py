@@ -45,8 +45,8 @@ def compute(run: MarkRun) -> None:
 
 
 def finish(run: MarkRun) -> None:
-    """Write the counts for the brakes and the digest for approvals. This finishes the mark, whose data never
-    changes afterwards."""
+    """Remove files that no step recorded, and write the counts for the brakes and the digest for approvals. This
+    finishes the mark, whose data never changes afterwards."""
     record = run.mark.record
     remove_unrecorded_files(run.place, record)
     withdraw_reference_summary(run.place, record.mark_id)
@@ -77,7 +77,7 @@ def write_expired(run: MarkRun, notes: StepNotes) -> None:
     written, report = write_mark(run, notes, status, attributions, facts)
     addresses_on_hold.note_objects_on_hold(run, notes, candidates, report)
     candidates.count_missed(notes, written)
-    holds_in_force.in_force(run)  # raises if they have changed since the mark began
+    holds_in_force.in_force(run)  # raises if the holds have changed since the mark began
 
 
 def unreferenced_objects(run: MarkRun, status: ReferenceStatus, attributions: Attributions) -> ObjectsToDecide:

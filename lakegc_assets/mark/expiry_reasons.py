@@ -51,8 +51,8 @@ def attribute(run: MarkRun, notes: StepNotes, chain: MarkChain, status: Referenc
     """For each object that no retained commit refers to, find the expired commits that referred to it.
 
     For the scope `committed`, only attributed objects can expire, so a damaged table stops the mark. Otherwise
-    attributions only explain: an unreadable table is reported, and its objects are left unexplained. Commits that the
-    rules expire but holds retain count as expired here.
+    attributions only explain: if a table is missing or damaged, that is recorded, and every object is left unexplained.
+    Commits that the rules expire but holds retain count as expired here.
     """
     verdicts = run.rows("retained_commits", COMMIT_VERDICTS)
     ordered = in_order(verdicts)

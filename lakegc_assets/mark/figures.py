@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def import_in_background() -> threading.Thread:
-    """Import matplotlib in a thread, because it takes more than a second, while this process waits for something else.
+    """Import matplotlib, which takes more than a second, in a thread, while this process waits for something else.
     Returns the thread."""
     helper = threading.Thread(target=_figure_class, name="lakegc-pictures")
     helper.start()

@@ -31,7 +31,7 @@ Row: TypeAlias = dict[str, Any]
 Guard: TypeAlias = Callable[[str, Unread], AbstractContextManager[None]]
 """Wraps each read of a repository: errors are raised, or recorded as the reason why the repository is unread."""
 
-MAX_PATHS_ON_DRIVER = 200_000  # more may not fit on the driver
+MAX_PATHS_ON_DRIVER = 200_000  # more paths might not fit into the driver's memory
 REPOSITORY = PATHS_TO_PROBE.field("repository")
 BRANCH_HEADS = pa.schema([REPOSITORY, HEADS.field("branch"), HEADS.field("metarange_id")])
 NUMBERED_METARANGES = pa.schema([REPOSITORY, HEADS.field("metarange_id"), pa.field("number", pa.int32())])
@@ -75,7 +75,7 @@ class Tables:
 
     def fetched(self, rows: Sequence[Row], key: str, unread: Unread) -> Iterator[tuple[Row, bytes]]:
         """Each row, with the bytes of the table that it names by repository and `key`; no bytes if the table can't be
-        read."""
+        read and the guard recorded this in `unread`."""
         named = {f"{row['repository']}/{row[key]}": row for row in rows}
 
         def fetch(name: str) -> bytes:
@@ -117,7 +117,7 @@ def pairs_in(ranges: pa.Table) -> pa.Table:
 
 
 def with_metaranges(refs: pa.Table, pairs: pa.Table) -> pa.Table:
-    """Ranges (REPOSITORY and RANGE_REFS) with their metaranges, of which each has at least one: RANGES."""
+    """These ranges (REPOSITORY and RANGE_REFS; each must be in `pairs`, PAIRS) with their metaranges: RANGES."""
     distinct = pairs.group_by(PAIRS.names, use_threads=False).aggregate([])
     lists = distinct.group_by(PAIRS.names[:2], use_threads=False).aggregate([("metarange", "list")])
     positions = pc.index_in(_names(refs), value_set=_names(lists))

@@ -9,7 +9,7 @@ from lakegc_assets.rules import holds as decisions
 from lakegc_assets.rules.holds import Named, tagged_commits
 from spark_resources.errors import Forbidden, Refused
 from spark_resources.mark_store.hold_file import Hold, TagHold
-from spark_resources.mark_store.holds import holds_location, read_recorded_holds
+from spark_resources.mark_store.holds import holds_location, read_holds_of_any_version
 from spark_resources.model import TAGS
 from spark_resources.spark.datasets import write_rows
 
@@ -22,11 +22,11 @@ def in_force(run: MarkRun) -> tuple[Hold, ...]:
 
     Raises `Refused` if the holds have changed since this mark began (invariant 7).
     """
-    file = read_recorded_holds(run.place)
+    file = read_holds_of_any_version(run.place)
     if file.sha256 != run.mark.record.holds["sha256"]:
         raise Refused(
-            f"the holds of {run.partition.repository} ({holds_location(run.place)}) were changed while it was being "
-            "marked. Make a new mark, so that it uses the new holds throughout.",
+            f"the holds of {run.partition.repository} ({holds_location(run.place)}) were changed while the repository "
+            "was being marked. Make a new mark, so that it uses the new holds throughout.",
             invariant=7,
         )
     return decisions.in_force(file.holds, run.mark.record.server_now)

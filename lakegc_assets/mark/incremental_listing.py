@@ -141,7 +141,7 @@ def look_up(run: MarkRun, notes: StepNotes, chain: MarkChain, ranges: frozenset[
 
 
 def lookup_producer(run: MarkRun) -> Producer:
-    """Map columns address and slice, sorted by slice and address, to STORED_OBJECTS."""
+    """Map addresses (columns address and slice, sorted by slice and address) to the objects there (STORED_OBJECTS)."""
     place = run.place
 
     def produce(batches: Batches, report: TaskReport) -> Batches:

@@ -31,14 +31,14 @@ EARLIEST_YEAR = 2000  # an inventory can't be older
 def inventory_for_mark(
     location: str, taken: datetime | None, target: Target, *, now: datetime, skew: timedelta
 ) -> Inventory:
-    """Open the inventory for a new mark. Raises `WrongUsage` for an inventory of another bucket, `Refused` for one that
-    is dated in the future."""
+    """Open the inventory for a new mark. Raises `WrongUsage` for an inventory of another bucket or with an impossible
+    time, `Refused` for one that is dated in the future."""
     namespace = target.place.namespace
     inventory = open_inventory(location, target.place.settings, taken=taken)
     if inventory.bucket and inventory.bucket != namespace.bucket:
         raise WrongUsage(
             f"{location} is an inventory of the bucket {inventory.bucket}, but {namespace.uri} is in another bucket. "
-            "Pass an inventory of that bucket."
+            "Pass an inventory of the namespace's bucket."
         )
     if inventory.taken.year < EARLIEST_YEAR:
         raise WrongUsage(
@@ -55,7 +55,8 @@ def inventory_for_mark(
 
 
 def recorded_inventory(run: MarkRun, known: Mapping[str, Any]) -> Inventory:
-    """Open the inventory that a mark recorded when it began. Raises `Refused` if it has changed since (invariant 3)."""
+    """Open the inventory that a mark recorded when it began (`known`). Raises `Refused` if it has changed since
+    (invariant 3)."""
     location, taken = str(known["where"]), datetime.fromisoformat(str(known["taken"]))
     inventory = open_inventory(location, run.place.settings, taken=None if location.endswith(MANIFEST) else taken)
     if inventory.recorded() != dict(known):

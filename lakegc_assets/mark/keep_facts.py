@@ -30,7 +30,7 @@ class KeepFacts:
 
 
 def at_addresses(reason: KeepReason, place: Place, datasets: Sequence[Dataset], schema: pa.Schema) -> KeepFacts:
-    """Keep the objects at the addresses in these datasets (of `schema`)."""
+    """The facts that keep the objects at the addresses in these datasets (of `schema`)."""
     addresses = Input.of_addresses(reason.name, place, datasets, schema)
     return KeepFacts(keep_reasons.among(reason.name), (addresses,))
 

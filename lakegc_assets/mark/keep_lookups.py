@@ -17,8 +17,8 @@ from lakegc_assets.rules import keep_reasons
 from lakegc_assets.rules.keep_reasons import KEEP_REASONS, KeepReason
 
 Lookup: TypeAlias = Callable[[MarkRun, StepNotes, ObjectsToDecide, MarkChain], KeepFacts | None]
-"""Looks up the facts for one reason to keep objects, given those for earlier reasons; None if it keeps nothing. The
-chain is empty unless the mark is incremental."""
+"""Looks up the facts for one reason to keep objects, given those for earlier reasons; None if the reason keeps nothing.
+The chain is empty unless the mark is incremental."""
 
 LOOKUPS: Mapping[KeepReason, Lookup] = {
     keep_reasons.OTHER_REPOSITORY: other_repositories.look_up,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 ASSET = "namespace_slices"
 LOOKED_UP_PART = "looked_up"  # in an incremental mark: the addresses that were looked up and are stored
-COMPARED_PART = "compared"  # all addresses that were looked up
+COMPARED_PART = "compared"  # all addresses that were looked up, and those that a sweep of the base mark removed
 FOLDERS_PART, NO_LONGER_RETAINED_PART = "folders", "no_longer_retained"
 
 

@@ -104,7 +104,7 @@ class MarkChain:
     def of_full(cls, run: MarkRun) -> MarkChain:
         """The chain of a full mark, which is empty, or of a re-verification: just the approved mark if its record of
         tables is trusted, otherwise empty, too."""
-        return cls(run, () if run.recorded_by is None else (run.recorded_by,))
+        return cls(run, () if run.trusted_record is None else (run.trusted_record,))
 
     @property
     def base(self) -> MarkRecord:
@@ -166,7 +166,7 @@ class MarkChain:
 
     def known(self, live: Set[str], only: pa.Array | None) -> Input:
         """The addresses in ranges that counted at the base mark, or that were read and are `live` (KNOWN_ADDRESSES).
-        If `only` is given, just these of them; every task must be able to hold `only` in memory."""
+        If `only` is given, just the addresses in it; every task must be able to hold it in memory."""
         flagged_ranges = {"before": self.counted, "live": live, "again": live - self.counted}
         numbers = {name: pa.array(sorted(map(range_number, ids)), pa.int64()) for name, ids in flagged_ranges.items()}
 
@@ -209,8 +209,8 @@ class MarkChain:
         return addresses_by_outcome(self.run, self.base.mark_id, "receipts/", REMOVED)
 
     def expired_in_restored_marks(self) -> DataFrame:
-        """The expired sets of all marks from which objects were restored since the base mark, by undo or from a backup,
-        with the recorded reasons (columns address, commit_id, path)."""
+        """The expired sets of all marks from which objects were (or may have been) restored since the base mark, by
+        undo or from a backup, with the recorded reasons (columns address, commit_id, path)."""
         datasets = [self._restored(mark_id) for mark_id in self.restored_marks]
         return read_datasets(self.spark, self.run.place, datasets, EXPIRED_OBJECTS).select(
             "address", "commit_id", "path"
@@ -223,7 +223,8 @@ class MarkChain:
         mark_ids = tuple(restored_marks(self.run.store, self.base.start - CLOCK_MARGIN))
         if mark_ids and (others := set(mark_ids) - own_marks(self.run.place)):
             raise DamagedData(
-                f"objects of foreign marks ({', '.join(sorted(others))}) were restored, but it is unknown which ones"
+                f"objects of foreign marks ({', '.join(sorted(others))}) may have been restored, and it is unknown "
+                "which ones"
             )
         for mark_id in mark_ids:
             check_files(Mark.open(self.run.place, mark_id), ("expired_set", ""))
@@ -307,7 +308,7 @@ def rows_of(mark: Mark, which: tuple[str, str], schema: pa.Schema) -> list[dict[
 
 
 def addresses_by_outcome(run: MarkRun, mark_id: str, below: str, wanted: Collection[Outcome]) -> DataFrame:
-    """The addresses whose last outcome in a mark's receipts is one of these (column address)."""
+    """The addresses whose last outcome, by the receipts `below` a mark's folder, is one of these (column address)."""
     files = Receipts(run.place, mark_folder(mark_id) + below).files("receipt")
     values = pa.array([outcome.value for outcome in wanted])
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 CONCURRENT_LISTINGS = 16
-ALWAYS_LOOKED_UP = 1000  # up to this many; larger numbers are not looked up if they are over half of the live addresses
+ALWAYS_LOOKED_UP = 1000  # if more are missing, they are only looked up if they are at most half of the live addresses
 MAX_NAMED = 10  # lost addresses in the message of a refusal
 NORMALIZED_KINDS = frozenset(
     {keys.EMPTY_SEGMENT, keys.LEADING_SLASH, keys.TRAILING_SLASH, keys.DOT_SEGMENT, keys.BACKSLASH}
@@ -110,7 +110,8 @@ def first_key(store: Store, prefix: str) -> str | None:
 
 
 def refuse_normalized(run: MarkRun, absent: Iterable[str], *, state: str = "was accepted as lost") -> None:
-    """Raise `Refused` if a missing object is in the store after all, under the normalized form of its address."""
+    """Raise `Refused` if a missing object is in the store after all, under the normalized form of its address. `state`
+    describes the object in the message."""
     for address in absent:
         key = normalized(address)
         if key not in (address, "") and first_key(run.store, key) == key:

@@ -1,5 +1,5 @@
-"""References from other repositories of the server into this namespace. Such objects are live, though no list of this
-repository contains them.
+"""References from other repositories of the server to objects in this namespace. These objects are live, though no list
+of this repository contains them.
 
 Staging or importing `s3://bucket/this/data/…` into another repository stores a full address there (formats §4), and
 readers of that repository are served from this namespace. So for each other repository on the same kind of block
@@ -7,8 +7,8 @@ store, every staged path is looked up and every table is read, whichever commit 
 decide what is retained there. Tables are immutable, so a table without addresses of this namespace is never read again,
 nor is one in which, according to a signed note, the mark of any repository found none (`table_notes`).
 
-A repository that can't be read (no permission, damaged, not responding) doesn't block the marks of the others: it is
-recorded in the mark and fails a check, and the addresses that earlier marks and re-verifications found there stay live.
+A repository that can't be read (no permission, damaged, not responding) doesn't block the marks of the others: the mark
+records it, a check fails, and the addresses that earlier marks and re-verifications found there stay live.
 With `require_other_repositories`, it stops the mark.
 """
 
@@ -77,7 +77,7 @@ TABLE_PARTS = (COMMITTED_PART, WITHOUT_REFERENCES_PART, NOTES_PART)
 BRANCHES = pa.schema([pa.field(name, pa.string(), nullable=False) for name in ("repository", "branch")])
 PLACED_TABLES = pa.schema([pa.field("repository", pa.string(), nullable=False), *TABLES])
 DISTINCT_TABLES = pa.schema([pa.field("repositories", pa.list_(pa.string()), nullable=False), *TABLES])
-FOUND = pa.schema(  # in a table: the addresses inside this namespace; or, in one row, their number and what is noted
+FOUND = pa.schema(  # of each table: a row for every address inside this namespace, and one with their number and a note
     [*TABLE_NOTES, pa.field("address", pa.string()), pa.field("addresses", pa.int64())]
 )
 
@@ -134,7 +134,7 @@ def recording_unread(repository: str, unread: Unread) -> Iterator[None]:
     except (Unavailable, DamagedData) as error:
         unread.setdefault(repository, str(error))
     except Refused as error:
-        raise Refused(f"repository {repository} refers to objects here: {error}", invariant=5) from error
+        raise Refused(f"repository {repository} may refer to objects here: {error}", invariant=5) from error
 
 
 def record_unread(run: MarkRun, unread: Unread) -> None:
@@ -191,9 +191,9 @@ def read_staged(run: MarkRun, notes: StepNotes) -> None:
 
 def read_at_the_end(run: MarkRun, notes: StepNotes) -> list[Dataset]:
     """Read the staged addresses again after the path probes (ADDRESSES), because neither the first readings nor a probe
-    finds an object that is moved to another path in between. It may also have been committed there since, so new tables
-    are read last. For repositories that became unreadable since `read_committed`, the addresses that earlier marks
-    recorded are carried over."""
+    finds an object that is moved to another path in between. The object may also have been committed since, so new
+    tables are read last. For repositories that became unreadable since `read_committed`, the addresses that earlier
+    marks recorded are carried over."""
     listing = list_other_repositories(run)
     datasets = []
     if listing.places:
@@ -287,8 +287,8 @@ def read_committed(run: MarkRun, notes: StepNotes) -> None:
         write_part(run, notes, COMMITTED, KNOWN_PART, tables.filter(is_known).select(TABLES.names))
     if len(unread):
         run.log_message(
-            f"reading {plural(len(unread), 'table')} of other repositories; those without references to this one are "
-            "not read again by later marks"
+            f"reading {plural(len(unread), 'table')} of other repositories; those without references to this "
+            "repository are not read again by later marks"
         )
         noting = run.place.seal is not None and run.trusted_ranges is None  # a mark, not a re-verification
         parts = TABLE_PARTS if noting else TABLE_PARTS[:2]
@@ -400,10 +400,11 @@ def is_noted(found: pa.Table) -> pa.ChunkedArray:
 
 
 def tables_producer(run: MarkRun, listing: OtherRepositories, *, noting: bool) -> Producer:
-    """The addresses inside this namespace in the tables of other repositories, and a row about each table (FOUND).
+    """Map rows of DISTINCT_TABLES to the addresses inside this namespace and a row about each table (FOUND), which
+    has a note if `noting`.
 
-    A table that can't be read in one repository is read in the next one that has it. A table that
-    can't be read in any of them has no row, so the next mark reads it again.
+    A table that can't be read in one repository is read in the next one that has it. A table that can't be read in any
+    of them has no row, so the next mark reads it again.
     """
     places, namespace, ahead = listing.places, run.place.namespace, run.place.settings.reading_requests
 
@@ -433,7 +434,7 @@ def tables_producer(run: MarkRun, listing: OtherRepositories, *, noting: bool) -
 def entries_of(
     data: bytes, table_id: str, place: Place, decoder: sstable.Decoder, *, noting: bool = False
 ) -> pa.RecordBatch | None:
-    """The entries of a range (NOTED_COLUMNS, without sizes unless they are noted); None if it isn't a range of objects.
+    """The entries of a range (NOTED_COLUMNS, with sizes only if `noting`); None if the table isn't a range of objects.
 
     Raises `DamagedData` if its content doesn't match its id, because the original table may contain other keys.
     """
@@ -474,7 +475,8 @@ def write_part(run: MarkRun, notes: StepNotes, asset: str, part: str, table: pa.
 
 
 def look_up(run: MarkRun, notes: StepNotes, objects: ObjectsToDecide, chain: MarkChain) -> KeepFacts | None:
-    """Keep the stored objects that other repositories refer to. They may also refer to objects deleted long ago."""
+    """The facts that keep the objects which other repositories refer to; None if there are none. Repositories may also
+    refer to objects that were deleted long ago."""
     recorded = run.mark.record.steps
     datasets: list[Dataset] = [
         run.mark.dataset(asset, part)

@@ -1,7 +1,7 @@
 """Probe which objects branches serve at given paths, in one Spark task (invariant 2).
 
-Candidates are kept unless a probe has a clear result. A deleted branch serves nothing, but only if a second listing of
-the branches confirms that it is gone. If a repository doesn't respond, the task doesn't try it again.
+Candidates are kept unless a probe has a clear result. A deleted branch serves nothing, but it only counts as deleted if
+a second listing of the branches confirms it. If a repository doesn't respond, the task doesn't try it again.
 """
 
 from __future__ import annotations
@@ -172,7 +172,8 @@ def just_before(path: str) -> str:
 def served_batch(
     window: Sequence[Row], served: dict[str, str | None], unclear: str | None, namespace: Namespace
 ) -> pa.RecordBatch:
-    """The rows with the address that is served there; null for a path without a result."""
+    """The rows as SERVED: with the address that is served at each path, null if none inside the namespace is, and with
+    the reason why the result is unclear, null if it is clear."""
     rows = []
     for row in window:
         unclear_reason = None if row["path"] in served else unclear or "the server returned no result"

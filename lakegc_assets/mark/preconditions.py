@@ -13,8 +13,8 @@ def refuse_another_basis(record: MarkRecord, options: MarkOptions) -> None:
     """Raise `WrongUsage` if these options would resume an incremental mark as a full one or with another base mark."""
     if record.incremental and (options.full or options.since not in ("", record.basis["chain"][0])):
         raise WrongUsage(
-            f"mark {record.mark_id} of {record.repository} is incremental since mark {record.basis['chain'][0]}, so it "
-            f"can only be resumed with this base: leave out --full, or pass --since {record.basis['chain'][0]}. "
+            f"mark {record.mark_id} of {record.repository} is incremental, based on mark {record.basis['chain'][0]}, "
+            f"so it can only be resumed with this base: leave out --full, or pass --since {record.basis['chain'][0]}. "
             "To make a different mark, choose another mark id."
         )
 
@@ -28,7 +28,7 @@ def refuse_read_only(repository: Repository) -> None:
 
 
 def refuse_overlap(target: Target, lakefs: LakeFS) -> None:
-    """Raise `Refused` if the namespace of another repository of this server overlaps with this one (invariant 5)."""
+    """Raise `Refused` if the namespace of another repository of the server overlaps with the target's (invariant 5)."""
     place = target.place
     try:
         for other in lakefs.repositories():

@@ -30,7 +30,7 @@ NEW_RANGES_PART, NEW_ADDRESSES_PART = "ranges_at_the_end", "addresses_at_the_end
 
 
 def look_up(run: MarkRun, notes: StepNotes, objects: ObjectsToDecide, chain: MarkChain) -> KeepFacts | None:
-    """Keep the objects whose addresses are live at the end."""
+    """The facts that keep the objects whose addresses are live at the end; None if there are no such addresses."""
     live = live_at_the_end(run, notes) if notes.facts["unreferenced"] else []
     if not any(dataset.rows for dataset in live):
         return None

@@ -94,12 +94,12 @@ def compare(run: MarkRun, candidates: Candidates) -> ReferenceStatus:
 
 def listed_and_live(run: MarkRun) -> list[Input]:
     """The stored, committed and uncommitted inputs, under the names that the rule uses."""
-    asset, maybe_gone = committed_addresses.ASSET, committed_addresses.MAYBE_GONE_PART
-    needed = run.mark.dataset(asset, committed_addresses.ADDRESSES_PART)
-    others = [run.mark.dataset(asset, maybe_gone)] if maybe_gone in run.mark.record.step(asset).datasets else []
+    asset, part = committed_addresses.ASSET, committed_addresses.MAYBE_GONE_PART
+    committed = run.mark.dataset(asset, committed_addresses.ADDRESSES_PART)
+    maybe_gone = [run.mark.dataset(asset, part)] if part in run.mark.record.step(asset).datasets else []
     return [
         Input.whole(garbage.STORED, run.place, listed_objects.datasets(run), STORED_OBJECTS),
-        Input.of_addresses(garbage.COMMITTED, run.place, [needed], RANGE_ADDRESSES),
-        Input.of_addresses(garbage.MAYBE_GONE, run.place, others, RANGE_ADDRESSES),
+        Input.of_addresses(garbage.COMMITTED, run.place, [committed], RANGE_ADDRESSES),
+        Input.of_addresses(garbage.MAYBE_GONE, run.place, maybe_gone, RANGE_ADDRESSES),
         Input.of_addresses(garbage.UNCOMMITTED, run.place, uncommitted_addresses.datasets(run), ADDRESSES),
     ]

@@ -26,7 +26,7 @@ def no_match_message(lakefs: LakeFS, settings: Settings) -> str:
     excluded = ", ".join(settings.repositories_exclude)
     excluding = f" without matching {excluded}" if excluded else ""
     return (
-        f"No repository of {lakefs.where} that these credentials may list matches "
+        f"No repository of {lakefs.where} that these credentials can list matches "
         f"{', '.join(settings.repositories_include)}{excluding}. The patterns are LAKEGC_REPOSITORIES_INCLUDE and "
         "LAKEGC_REPOSITORIES_EXCLUDE."
     )

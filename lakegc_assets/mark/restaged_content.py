@@ -65,7 +65,7 @@ LIMIT_REASON = "there are more paths to probe than LAKEGC_MAX_PROBES allows"
 
 
 def look_up(run: MarkRun, notes: StepNotes, objects: ObjectsToDecide, chain: MarkChain) -> KeepFacts | None:
-    """Keep the objects that branches serve, or may serve, at the probed paths.
+    """The facts that keep the objects which branches serve, or may serve, at the probed paths; None if none was probed.
 
     Paths are probed in two passes. Each also covers the heads and repositories that are new by then.
     """
@@ -80,7 +80,7 @@ def look_up(run: MarkRun, notes: StepNotes, objects: ObjectsToDecide, chain: Mar
 
 
 def served(run: MarkRun, notes: StepNotes, probed: Sequence[Dataset]) -> KeepFacts:
-    """Keep the objects that these probe results (SERVED) name, or leave unclear."""
+    """The facts that keep the objects which these probe results (SERVED) name or leave unclear."""
     name, inconclusive = keep_reasons.BRANCH.name, keep_reasons.INCONCLUSIVE_SIZES.empty_table()
     if notes.facts["unclear"]:
         inconclusive = inconclusive_sizes(run, probed)

@@ -86,7 +86,7 @@ def check_rules(run: MarkRun) -> None:
     rules = run.lakefs.rules(run.partition.repository)
     if rules != run.mark.record.rules:
         raise Refused(
-            f"the retention rules of {run.partition.repository} were changed while it was being marked. "
+            f"the retention rules of {run.partition.repository} were changed while the repository was being marked. "
             "Make a new mark, so that it uses the new rules throughout.",
             invariant=7,
         )

@@ -36,7 +36,7 @@ from spark_resources.spark.datasets import (
 from spark_resources.stores.place import Place
 
 NOTES_PART, MERGED_PART = "table_notes", "merged_table_notes"
-MAX_DATASETS = 4  # then a mark merges those of its namespace into one
+MAX_DATASETS = 4  # if its namespace has more, a mark merges them into one
 ROWS_AT_ONCE, ROWS_WITH_SIZES = 1_000_000, 50_000
 NOTED_COLUMNS = ("address", "address_type", "size")  # of a range
 
@@ -72,14 +72,19 @@ class KnownTables:
         for place, dataset in self.datasets:
             if not len(undecided):
                 break
-            with suppress(LakegcError):  # then these tables are read
-                for rows in noted_rows(place, dataset, ("table_id", column)):
-                    noted = rows.filter(pc.and_(pc.is_in(rows["table_id"], undecided), pc.is_valid(rows[column])))
-                    if len(noted):
-                        ids, values = (noted[name].combine_chunks() for name in noted.column_names)
-                        found.append(ids.filter(is_wanted(values)))
-                        undecided = undecided.filter(pc.invert(pc.is_in(undecided, value_set=ids)))
+            for rows in readable_rows(place, dataset, ("table_id", column)):
+                noted = rows.filter(pc.and_(pc.is_in(rows["table_id"], undecided), pc.is_valid(rows[column])))
+                if len(noted):
+                    ids, values = (noted[name].combine_chunks() for name in noted.column_names)
+                    found.append(ids.filter(is_wanted(values)))
+                    undecided = undecided.filter(pc.invert(pc.is_in(undecided, value_set=ids)))
         return pc.unique(pa.concat_arrays(found))
+
+
+def readable_rows(place: Place, dataset: Dataset, columns: Sequence[str]) -> Iterator[pa.Table]:
+    """Like `noted_rows`, but ends at a file that can't be read: tables without a note are read themselves."""
+    with suppress(LakegcError):
+        yield from noted_rows(place, dataset, columns)
 
 
 def noted_rows(place: Place, dataset: Dataset, columns: Sequence[str]) -> Iterator[pa.Table]:
@@ -126,11 +131,10 @@ def write_merged(place: Place, folder: str, datasets: Sequence[Dataset], tables:
     remove_leftovers(place, folder)
     files, missing = list[File](), tables
     for dataset in reversed(datasets):
-        with suppress(LakegcError):
-            for rows in noted_rows(place, dataset, TABLE_NOTES.names):
-                first = rows.filter(pc.is_in(rows["table_id"], value_set=missing))
-                missing = missing.filter(pc.invert(pc.is_in(missing, value_set=first["table_id"])))
-                if len(first):
-                    name = f"part-{len(files):05}.parquet"
-                    files.append(write_file(place, folder, name, parquet_bytes(first), len(first)))
+        for rows in readable_rows(place, dataset, TABLE_NOTES.names):
+            first = rows.filter(pc.is_in(rows["table_id"], value_set=missing))
+            missing = missing.filter(pc.invert(pc.is_in(missing, value_set=first["table_id"])))
+            if len(first):
+                name = f"part-{len(files):05}.parquet"
+                files.append(write_file(place, folder, name, parquet_bytes(first), len(first)))
     return finish_dataset(place, folder, files)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from spark_resources.spark.datasets import Dataset
 
 ASSET = "uncommitted_addresses"
-READINGS = ("first", "second")  # a rename during one scan hides an address from it, but not from the next
+READINGS = ("first", "second")  # a rename during a scan can hide an address from that scan, not from the next
 DIFFS = ("first_diffs", "second_diffs")  # the same, path by path
 
 

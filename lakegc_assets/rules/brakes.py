@@ -148,7 +148,7 @@ def jump(measured: Measured, limits: BrakeLimits) -> Brake:
     times = max(ratio(measured.counts[name], max(measured.previous[name], 1)) for name in ("expired", "expired_bytes"))
     objects, before = measured.counts["expired"], measured.previous["expired"]
     against = (
-        f"{times:,.1f} times as many as in mark {measured.previous_id} ({plural(before, 'object')})"
+        f"{times:,.1f} times as many objects or bytes as in mark {measured.previous_id} ({plural(before, 'object')})"
         if before
         else f"and none in mark {measured.previous_id}"
     )

@@ -21,8 +21,8 @@ def check_before_delete(marked: pa.Table, current: pa.Table, *, cutoff: datetime
     """Check each marked row (PENDING) against the object at its key now, and fill in sizes.
 
     `current` is the result of a lookup made just now (address, size, modified, checksum); `cutoff` is a time by the
-    store's clock. An object that appeared where nothing was listed also counts as changed, because it was verified
-    while its size was unknown.
+    store's clock. An object that appeared where nothing was listed also counts as changed, because the re-verification
+    didn't know its size.
     """
     present, now = _current_at(marked, current)
     appeared = pc.is_null(marked["size"])
@@ -55,7 +55,7 @@ _SENTENCES = {
     "size": "it has {after[size]} bytes, but had {before[size]} when it was marked",
     "checksum": "its checksum is {after[checksum]}, but was {before[checksum]} when it was marked",
     "modified": "its modification time is {after[modified]}, but was {before[modified]} when it was marked",
-    "young": "it was written at {after[modified]}, after the mark was made",
+    "young": "it was written at {after[modified]}, after the mark's cutoff",
 }
 
 

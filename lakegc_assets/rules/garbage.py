@@ -115,8 +115,8 @@ def incremental_reference_status(
     marks recorded (`known`, KNOWN_ADDRESSES) and those that were `looked_up` one by one (column address); `folders`
     were listed. An address that counted as committed before and was neither listed nor looked up is unchanged and has
     no row. The counts include `again` and `again_bytes`, for objects that the base mark counted as committed and that
-    this mark counts again. They may be too large, which only makes brakes stricter (less seems to be stored), but never
-    too small.
+    this mark counts again. These two may be too large, which only makes brakes stricter (less seems to be stored), but
+    never too small.
     """
     known = rows[KNOWN]
     before, live, again = (known["address"].filter(known[name]) for name in ("before", "live", "again"))

@@ -104,7 +104,7 @@ INCONCLUSIVE_SIZES = pa.schema([SERVED.field("size"), SERVED.field("unclear")])
 
 
 def among(name: str) -> Attribution:
-    """Keep the objects at the addresses in this input (column address, possibly with duplicates)."""
+    """An attribution that keeps the objects at the addresses in this input (column address, maybe with duplicates)."""
 
     def attribution(objects: pa.Table, rows: Mapping[str, pa.Table]) -> Column:
         is_among = pc.is_in(objects["address"], value_set=rows[name]["address"])
@@ -114,8 +114,8 @@ def among(name: str) -> Attribution:
 
 
 def served(name: str, inconclusive: pa.Table) -> Attribution:
-    """Keep objects that a branch serves (rows of SERVED), and those that one may serve because a path probe for their
-    size was inconclusive (`inconclusive`, INCONCLUSIVE_SIZES)."""
+    """An attribution that keeps the objects that a branch serves (rows of SERVED in this input), and those that one may
+    serve because a path probe for their size was inconclusive (`inconclusive`, INCONCLUSIVE_SIZES)."""
 
     def attribution(objects: pa.Table, rows: Mapping[str, pa.Table]) -> Column:
         in_order = rows[name].sort_by([(column, "ascending") for column in ("address", "repository", "branch")])
@@ -141,9 +141,10 @@ def inconclusive_sizes(probed: pa.Table) -> pa.Table:
 
 
 def on_hold(name: str, prefixes: Sequence[tuple[str, str]]) -> Attribution:
-    """Keep objects on hold; `found` has the ids of all holds that keep an object, in order.
+    """An attribution that keeps objects on hold; `found` has the ids of all holds that keep an object, in order.
 
-    The rows are ADDRESSES_ON_HOLD, possibly with duplicates; `prefixes` are pairs of hold id and physical prefix.
+    The rows of this input are ADDRESSES_ON_HOLD, possibly with duplicates; `prefixes` are pairs of hold id and
+    physical prefix.
     """
 
     def attribution(objects: pa.Table, rows: Mapping[str, pa.Table]) -> Column:

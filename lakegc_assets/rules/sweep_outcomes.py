@@ -56,11 +56,11 @@ def reported(approved: pa.Table, receipts: pa.Table, undone: pa.Table) -> pa.Tab
     return with_addresses_in(pa.concat_tables([before, since]), approved).sort_by("address")
 
 
-def deleted(approved: pa.Table, receipts: pa.Table, undone: pa.Table) -> pa.Table:
-    """The approved objects that this sweep removed from their keys and that were not restored (columns address and
+def removed(approved: pa.Table, receipts: pa.Table, undone: pa.Table) -> pa.Table:
+    """The approved objects that this sweep deleted or quarantined and that were not restored (columns address and
     size)."""
-    removed = with_addresses_in(with_outcome(receipts, Outcome.DELETED, Outcome.QUARANTINED), approved)
-    return without_addresses_in(removed, with_outcome(undone, Outcome.RESTORED)).select(["address", "size"])
+    gone = with_addresses_in(with_outcome(receipts, Outcome.DELETED, Outcome.QUARANTINED), approved)
+    return without_addresses_in(gone, with_outcome(undone, Outcome.RESTORED)).select(["address", "size"])
 
 
 def quarantined(approved: pa.Table, receipts: pa.Table) -> pa.Table:

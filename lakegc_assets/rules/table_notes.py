@@ -48,10 +48,10 @@ def have_no_address_in(folders: pa.Array, namespace: Namespace) -> pa.Array:
     """Whether, according to the folders in its note (lists, null if not noted), each table certainly has no full
     address in this namespace. False if in doubt."""
     roots = [_PLAIN_ROOT.fullmatch(root) for root in (namespace.uri, *namespace.aliases)]
-    noted = pc.fill_null(pc.equal(pc.list_value_length(folders), 0), False)
+    without_any = pc.fill_null(pc.equal(pc.list_value_length(folders), 0), False)
     places = [(root["bucket"].lower(), root["folder"]) for root in roots if root is not None]
     if len(places) < len(roots) or not all(folder for _, folder in places):
-        return noted
+        return without_any
     own = pa.array([f"{bucket}/{folder}" for bucket, folder in places], pa.string())
     return _without_values(folders, pc.is_in(pc.list_flatten(folders), value_set=own))
 

@@ -1,7 +1,7 @@
 """Prepare foreign marks (of the reference collector) for a sweep, from a listing of the objects that exist today.
 
-A foreign mark records addresses only. lakegc writes its own mark record, `theirs/mark.json` in its folder for that id,
-with the current listing and the state of the sweep. It is unknown which ranges the foreign mark read, so
+A foreign mark records addresses only. lakegc writes its own mark record, `theirs/mark.json` in its own folder for
+that mark id, with the current listing and the state of the sweep. It is unknown which ranges the foreign mark read, so
 re-verifications read every live range.
 """
 

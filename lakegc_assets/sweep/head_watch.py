@@ -1,8 +1,8 @@
 """Watch branch heads while a round deletes, and keep the objects that new heads reach (invariant 1).
 
 Heads are listed every few seconds. If there is a new head, the ranges of all newly retained commits are read
-immediately, and no task deletes their addresses; the next re-verification then rescues these objects. If there are
-too many of them to pass to every task, or if rules or holds have changed, the round ends instead. To find commits that
+immediately, and no task deletes the objects in them; the next re-verification then rescues these objects. If there are
+too many to pass to every task, or if rules or holds have changed, the round ends instead. To find commits that
 no branch reaches, all commits are dumped before a round and every minute. Dumps and the heads of other repositories are
 read by separate threads, because they take the server longer, and the heads of this repository must not wait.
 """
@@ -59,9 +59,10 @@ class HeadWatch:
     long as it can. Objects that one round keeps are also kept by later rounds under the same re-verification.
 
     `ranges` are the ids of the ranges whose addresses are already kept. `failure` is the reason why the last listing
-    failed, "" if it succeeded. `moved` is set once the repository has changed in a way that the re-verification
-    doesn't cover, so objects may be left for the next one. `newly_retained` finds newly retained commits, `others`
-    new heads and tables of other repositories; both are None for a sweep without a re-verification.
+    failed, "" if it succeeded; `fault` is an unexpected error that ended the watch. `moved` is set once the repository
+    has changed in a way that the re-verification doesn't cover, so objects may be left for the next one.
+    `newly_retained` finds newly retained commits, `others` new heads and tables of other repositories; both are None
+    for a sweep without a re-verification.
     """
 
     repository: str
@@ -207,7 +208,7 @@ class HeadWatch:
         if len(keys):
             self.moved = True
             self._exclude(keys)
-            self.log_message("other repositories have new commits: objects here that they refer to are kept")
+            self.log_message("other repositories have new tables: objects here that these tables refer to are kept")
 
     def _watch(self, check: Callable[[], None], failed: Callable[[str], None]) -> None:
         while not self._ended.wait(self.every.total_seconds()):

@@ -56,7 +56,8 @@ def space_freed(report: Report) -> dict[str, str]:
     if report.objects.get(Outcome.QUARANTINED.value):
         name = f"{report.repository} {report.mark_id}"
         metadata["quarantine"] = (
-            f"no space is freed until it is purged: lakegc purge {name}. To restore all objects: lakegc undo {name}"
+            f"no space is freed until these objects are purged: lakegc purge {name}. To restore all of them: "
+            f"lakegc undo {name}"
         )
     return metadata
 

@@ -24,7 +24,7 @@ from lakegc_assets.mark.retained_commits import unknown_ancestors
 from lakegc_assets.rules.holds import References, commits_on_hold, tagged_commits
 from lakegc_assets.rules.retention import retained_commits
 from spark_resources.errors import LakegcError
-from spark_resources.mark_store.holds import read_recorded_holds
+from spark_resources.mark_store.holds import read_holds_of_any_version
 
 MAX_COMMITS = 2_000  # newly retained commits per listing; reading their metaranges takes seconds
 
@@ -61,7 +61,7 @@ class NewlyRetained:
         repository, record = run.partition.repository, run.mark.record
         if run.lakefs.rules(repository) != record.rules:
             raise TooMuchChanged(f"the retention rules of {repository} were changed")
-        if read_recorded_holds(run.place).sha256 != record.holds["sha256"]:
+        if read_holds_of_any_version(run.place).sha256 != record.holds["sha256"]:
             raise TooMuchChanged(f"the holds of {repository} were changed")
         if tagged_commits(decided.holds, tags_for_holds(run, decided.holds) - decided.tags):
             raise TooMuchChanged(f"a new tag of {repository} is covered by a hold")

@@ -159,7 +159,7 @@ class OtherHeads:
             try:
                 self._read_tables(repository, new, keys_by_table, unread)
             except TooMuchChanged as error:
-                if repository not in unread_before:  # the re-verification read no tables of these
+                if repository not in unread_before:  # if it is, the re-verification didn't read its tables
                     raise
                 unread.setdefault(repository, str(error))
         return keys_by_table

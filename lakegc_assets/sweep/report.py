@@ -49,7 +49,8 @@ class Refusal(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Report(Record):
-    """The summary of a sweep, as stored in `sweep.json`. Times are by the store's clock; `seconds` are spent deleting.
+    """The summary of a sweep, as stored in `sweep.json`. Times are by the store's clock; `seconds` is the time spent
+    deleting.
 
     `seconds`, `requests`, `attempts`, `verifications`, `unread` and `taken` (deleted or quarantined objects) are
     those of the run that ended the sweep, without earlier, interrupted runs. `objects` and `sizes` (in bytes), by

@@ -72,7 +72,7 @@ def reverify_once(run: SweepRun, candidates: Grouped, number: int) -> Reverifica
         rescued = write_rescued(inner, notes, candidates)
     inner.mark.move_to(MarkState.MARKED, finished=run.store.now())
     run.log_message(
-        f"re-verified: {plural(rescued.rows, 'object')} became live"
+        f"re-verified: {plural(rescued.rows, 'object')} must be kept"
         if rescued.rows
         else "re-verified: all objects are still garbage"
     )
@@ -119,7 +119,7 @@ def released_by_approval(run: SweepRun) -> ReleasedRepositories:
 
 
 def write_rescued(run: MarkRun, notes: StepNotes, candidates: Grouped) -> Dataset:
-    """Write RESCUED: the candidates that are referenced now, and why each is kept."""
+    """Write RESCUED: the candidates that must be kept now, and why."""
     objects = ObjectsToDecide(run, candidates, CANDIDATES, with_sizes)
     notes.facts["unreferenced"] = candidates.count
     facts = {

@@ -78,12 +78,12 @@ def check_permissions(run: SweepRun) -> None:
 def closing_reverification(run: SweepRun, approved: Input) -> Reverification | None:
     """Find objects that became live while they were being deleted and aren't restored yet; None if none was deleted."""
 
-    def deleted(rows: GroupedRows) -> pa.Table:
-        return sweep_outcomes.deleted(rows[OBJECTS], rows[SWEEP_RECEIPTS], rows[UNDONE])
+    def removed(rows: GroupedRows) -> pa.Table:
+        return sweep_outcomes.removed(rows[OBJECTS], rows[SWEEP_RECEIPTS], rows[UNDONE])
 
     inputs = [approved, run.outcomes(SWEEP_RECEIPTS), run.outcomes(UNDONE, run.undone)]
-    removed = run.grouped(inputs, deleted, CANDIDATES)
-    if not removed.count:
+    objects = run.grouped(inputs, removed, CANDIDATES)
+    if not objects.count:
         return None
     run.log_message("re-verifying deleted objects")
-    return reverify(run, removed)
+    return reverify(run, objects)

@@ -147,7 +147,7 @@ def purgeable_objects(run: SweepRun, since: int, persist: Persisted) -> Grouped:
     """The objects in quarantine (PENDING); if records are signed, only those that the sweep's report lists, because
     receipts, which tasks write, aren't signed.
 
-    Raises `Refused` if the sweep has not ended with a report.
+    Raises `Refused` if records are signed but the sweep has no report yet.
     """
     objects = quarantined_objects(run, since, persist)
     if run.place.seal is None:
@@ -176,8 +176,8 @@ def purgeable_objects(run: SweepRun, since: int, persist: Persisted) -> Grouped:
 
 
 def write_begun(run: SweepRun) -> None:
-    """Record, before the first restore, that objects may be restored, so that later marks list this mark's objects
-    again."""
+    """Record, before the first restore, that objects may be restored, so that later incremental marks look up this
+    mark's objects."""
     run.store.write(f"{run.undone.folder}{BEGUN_NAME}", record_bytes({"format": BEGUN_FORMAT}))
 
 

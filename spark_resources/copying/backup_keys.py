@@ -22,7 +22,7 @@ def safe_name(address: str) -> str:
 
 
 def name_in(store: Store, folder: str, address: str) -> str:
-    """The name for a copy in this folder: its own name, unless this store is known not to support it. A write may still
-    show that it doesn't."""
+    """The name of an object's copy in this folder: its own name, unless the store is known not to support that. A write
+    under its own name may still fail."""
     name = own_name(address)
     return safe_name(address) if store.capabilities.unsupported_keys & kinds_of(folder + name) else name

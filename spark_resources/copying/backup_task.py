@@ -52,8 +52,9 @@ _LookedUp: TypeAlias = tuple[Mapping[str, Any], StoredObject | None, str]
 class CopyTaskConfig:
     """The configuration of every task of a run. Objects are copied from `source` to `target`.
 
-    `folder` is the key of the backup's folder, with a trailing slash. `at_once` and `bandwidth` (bytes per second) are
-    the task's share. With `resumed`, copies of an earlier run may exist. `token` is unique to this run.
+    `folder` is the key of the backup's folder, with a trailing slash. `at_once` (parallel copies) and `bandwidth`
+    (bytes per second) are the task's shares. With `resumed`, copies of an earlier run may exist. `token` is unique to
+    this run.
     """
 
     source: Place
@@ -72,14 +73,14 @@ class CopyTaskConfig:
 
 
 def can_copy_server_side(one: Place, other: Place) -> bool:
-    """Whether server-side copies between these places are possible. For local folders, this machine copies."""
+    """Whether server-side copies between these places are possible; False for local folders, copied by this machine."""
     first, second = one.store().streams.server, other.store().streams.server
     return first == second and first != "local"
 
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One line of the log; times are added when it is written."""
+    """One line of the log; the time `at` is added when it is written."""
 
     address: str
     outcome: CopyStatus
@@ -154,7 +155,7 @@ class _Backup:
         self.lookup = Lookup(self.config.source.store())
 
     def next_lookups(self, pieces: Iterator[pa.Table]) -> list[_LookedUp] | None:
-        """The next rows, the objects that are now at their keys, and how these changed; None after the last rows."""
+        """The next rows, each with the object now at its key and how that has changed; None after the last rows."""
         chunk = next(pieces, None)
         if chunk is None:
             return None

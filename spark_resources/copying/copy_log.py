@@ -2,7 +2,7 @@
 
     <folder>/<run>/<task>-<chunk>.<rows>.<bytes>.parquet     one line per object
 
-A run is one Spark job. A later run's line for an object replaces an earlier one, unless the earlier run made a copy.
+A run is one Spark job. A later run's line for an object replaces an earlier line, unless only that one has a copy.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Log:
         return rows_of(spark, list(self.keys()), NUMBERED, self.read, "run")
 
     def latest_entries(self, spark: SparkSession) -> DataFrame:
-        """One line per object (LOGGED): that of a copy if any run made one, otherwise that of the latest run."""
+        """One line per object (LOGGED): that of the latest run with a copy, or else of the latest run."""
         from pyspark.sql import functions as F
 
         rows = self.rows(spark)

@@ -1,4 +1,4 @@
-"""One task of a restore: restores missing objects and compares them. Existing objects are never touched."""
+"""One task of a restore: copies missing objects back and verifies the copies. Existing objects are never touched."""
 
 from __future__ import annotations
 

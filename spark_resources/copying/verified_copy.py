@@ -42,7 +42,7 @@ class Copy:
 
 @dataclass(slots=True)
 class Throttle:
-    """Limits the bytes per second over all threads of a task; None for no limit. `clock` in seconds."""
+    """Limits the bytes per second over all threads of a task; `max_rate` None means no limit. `clock` is in seconds."""
 
     max_rate: float | None
     clock: Callable[[], float] = time.monotonic
@@ -90,7 +90,7 @@ class Copier:
 
         `recorded` has the headers and metadata for the copy, if the source can't store them. Raises `AlreadyExists`,
         `Changed`, `NotFound` and `InArchiveTier` as streams do, and `Differs` for a copy that isn't identical, which is
-        removed. If another object has replaced it by then, that object stays, and `KeyConflict` is raised. If a SHA-256
+        removed; `KeyConflict` if another object may have replaced that copy, so that nothing is removed. If a SHA-256
         is given, streamed bytes that don't match it are never written.
         """
         return self.source.retry.call(lambda: self._copy_once(original, key, recorded, sha256))
@@ -124,7 +124,7 @@ class Copier:
             else abs(properties.modified - original.modified) < _TIME_TOLERANCE
         )
         if properties.size != original.size or not same:
-            raise Changed(f"{original.key!r} in {self.source.where} was replaced while it was being copied")
+            raise Changed(f"{original.key!r} in {self.source.where} was replaced after lakegc had looked it up")
 
     def _copy_streamed(
         self, original: StoredObject, key: str, recorded: ObjectProperties | None, sha256: str | None

@@ -42,8 +42,8 @@ _NOT_THROTTLING = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class SendResult:
-    """The outcome of one key. `attempts` counts the requests that named it. `result` is None if it wasn't sent at all.
-    `changed`: a different object was found at the key before a request."""
+    """The outcome of one key. `attempts` counts the requests that named it. `result` is None if it wasn't sent, or not
+    sent again after a transient failure. `changed`: a different object was found at the key before a request."""
 
     key: str
     result: DeleteResult | None
@@ -53,8 +53,8 @@ class SendResult:
 
 @dataclass(frozen=True, slots=True)
 class RecheckedKeys:
-    """Keys whose delete is about to be sent, by what was found there: the marked object, nothing, nothing after an
-    interrupted attempt to delete it, or a different object."""
+    """Keys whose delete is about to be sent, by what was found at each: the marked object, nothing, nothing after an
+    interrupted attempt to delete the object, or a different object."""
 
     unchanged: Sequence[str]
     gone: Sequence[str]
@@ -92,8 +92,8 @@ class Sender:
     def send(
         self, keys: Sequence[str], prefix: str, *, looked_up: float = NEVER
     ) -> tuple[list[SendResult], LakegcError | None]:
-        """Delete these keys, all of one prefix, that were looked up at a time of `clock`. Returns one result per key,
-        in any order.
+        """Delete these keys, all of one prefix, which were last looked up at `looked_up` (a time of `clock`). Returns
+        one result per key, in any order.
 
         If `check_may_send` raises, requests in flight are completed, the rest isn't sent, and the error is returned.
         """
@@ -132,7 +132,7 @@ class Sender:
             if self._too_many_to_look_up(waiting, looked_up):  # before they take their share of the pace
                 return [*done, *self._send_in_halves(waiting, prefix, stop_errors, attempt - 1)]
             self.sleep(self.pace.take(prefix, len(waiting)))
-            slow = 0  # lookups of a single key
+            slow = 0  # slow lookups of a single key
             try:
                 if stop_errors:
                     raise stop_errors[0]

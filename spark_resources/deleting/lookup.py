@@ -32,7 +32,7 @@ FLAT = (ROOT, DATA)  # slices that contain only the objects directly in the fold
 class Lookup:
     """Looks up keys slice by slice. A slice that has to be listed completely is listed once for all of its keys.
 
-    `started` is a time by `clock`, in seconds; everything that the last lookup returned was read after it.
+    `started` is a time by `clock`, in seconds; everything that the last `look_up` returned was read after that.
     """
 
     store: Store

@@ -81,12 +81,12 @@ class Pace:
             bucket.rate, bucket.was_throttled = max(bucket.rate / 2, MIN_RATE), True
 
     def rate(self, prefix: str) -> float:
-        """The current maximum of keys per second for this prefix."""
+        """The current maximum number of keys per second for this prefix."""
         with self._lock:
             return min(self._bucket(prefix).rate, self._overall.rate)
 
     def _ceiling(self, seconds: float) -> float:
-        """The maximum of keys per second over all prefixes, this many seconds after the first request."""
+        """The maximum number of keys per second over all prefixes, this many seconds after the first request."""
         ramp = UNLIMITED if self.ramp is None else self.ramp * 2 ** min(seconds // RAMP_DOUBLING_S, 64)
         return min(UNLIMITED if self.max_rate is None else self.max_rate, ramp)
 

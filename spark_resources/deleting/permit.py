@@ -1,12 +1,12 @@
 """The permit to delete, which the driver grants to the tasks of a round for a few seconds at a time.
 
-    <folder of receipts>/<round>/permit.json                    until when deletes may be sent, or why it was stopped
+    <folder of receipts>/<round>/permit.json                    until when deletes may be sent, or why the round stopped
     <folder of receipts>/<round>/became-live-<number>.parquet   addresses that became live during the round
 
-It carries an HMAC with a secret that the driver makes for the round and gives to its tasks, never to the store: anyone
-who can write to the namespace can take a permit away, but not give one. An earlier permit that is put back expires when
-it would have anyway. The driver renews the permit after each listing of branch heads. It needn't reach a task to stop
-it: a permit that isn't renewed expires, whether the driver, its network or the lakeFS server has failed.
+The permit carries an HMAC with a secret that the driver makes for the round and gives to its tasks, never to the store:
+anyone who can write to the namespace can remove a permit, but not forge one. An earlier permit that is put back expires
+when it would have anyway. The driver renews the permit after each listing of branch heads. It needn't reach a task to
+stop the deletes: a permit that isn't renewed expires, whether the driver, its network or the lakeFS server has failed.
 """
 
 from __future__ import annotations
@@ -163,7 +163,8 @@ class PermitWatch:
     def check(self) -> None:
         """Return once a delete may be sent; wait a while for an expired permit to be renewed.
 
-        Raises `Refused` if the round was stopped or the permit isn't renewed.
+        Raises `Refused` if the round was stopped, or the permit is gone or isn't renewed, and `DamagedData` if the
+        permit is invalid.
         """
         with self._lock:
             while True:  # not `poll`: each iteration decides again whether to permit (invariant 1)
@@ -178,7 +179,7 @@ class PermitWatch:
                     self._expired_at = self._clock()
                 if self._clock() - self._expired_at >= PERMIT_WAIT_S:
                     raise Refused(
-                        "the driver has not listed the branch heads in time, so nothing more is deleted in this round",
+                        "the driver has not renewed the permit in time, so nothing more is deleted in this round",
                         invariant=1,
                     )
                 self._sleep(self._every_s)
@@ -225,5 +226,6 @@ def _addresses(store: Store, key: str, sha256: str) -> list[str]:
 
 
 def permit_duration(every: timedelta) -> timedelta:
-    """How long a permit lasts, from before the heads are listed: long enough for a listing that is somewhat late."""
+    """How long a permit lasts, counted from the start of a listing of branch heads, if these are listed at the interval
+    `every`: long enough for a next listing that is somewhat late."""
     return every + timedelta(seconds=10)

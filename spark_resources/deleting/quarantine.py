@@ -121,7 +121,7 @@ def quarantine_keys(sender: Sender, store: Store, keys: Sequence[str], prefix: s
             copy_verified(store, key, target)
         except Differs:
             try:
-                sender.check_may_send()  # otherwise the key belongs to the next holder of the lease
+                sender.check_may_send()  # once the lease is lost, the copy may be that of its next holder
             except LakegcError as error:
                 raise SendingStopped(str(error)) from error
             store.delete_many([target])  # so that it isn't mistaken for the object later
@@ -164,8 +164,9 @@ def restore_keys(sender: Sender, store: Store, sizes: Mapping[str, int | None], 
 def restore_key(store: Store, key: str, size: int | None, mark_id: str) -> DeleteResult:
     """Restore one object to its original key, without deleting its quarantined copy.
 
-    The result is `ALREADY_GONE` if an earlier call restored it and the copy is deleted, and `FAILED` if there is no
-    matching copy or another object is at the key. Nothing is overwritten if the store supports conditional copies: see
+    The result is `DELETED` if the object is restored, so that its copy may be deleted; `ALREADY_GONE` if the copy is
+    gone and an object of this size is at the key, as after an earlier restore; and `FAILED` if there is no matching
+    copy or another object is at the key. Nothing is overwritten if the store supports conditional copies: see
     `Streams.copy`.
     """
     in_quarantine = key_in_quarantine(mark_id, key)
@@ -184,7 +185,7 @@ def restore_key(store: Store, key: str, size: int | None, mark_id: str) -> Delet
             key,
             Deletion.FAILED,
             "Differs",
-            f"{in_quarantine!r} has {copy.size} bytes; the quarantined object had {size}",
+            f"{in_quarantine!r} has {copy.size} bytes, but the approved object had {size}",
         )
     if original is None:
         try:

@@ -4,8 +4,8 @@
     <folder of the mark>/receipts/<round>/<task>-<chunk>.<rows>.receipt.parquet   after it: each key's outcome
 
 A round is one Spark job of one sweep; a later round's receipt of a key replaces an earlier one. Keys with an intent but
-no receipt were interrupted in between: those that are gone by then were deleted by that round. A receipt can make a
-sweep leave a key alone, but never makes it delete one.
+no receipt were interrupted in between: those that the next round finds gone count as deleted by the interrupted one. A
+receipt can make a sweep leave a key alone, but never makes a sweep delete a key.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ class Receipts:
         table = self.read(key)
         if key.endswith(".intent.parquet"):
             return table
-        run = pa.scalar(int(key.split("/")[-2]), pa.int32())
-        return table.add_column(0, NUMBERED.field("round"), pa.repeat(run, len(table)))
+        round_number = pa.scalar(int(key.split("/")[-2]), pa.int32())
+        return table.add_column(0, NUMBERED.field("round"), pa.repeat(round_number, len(table)))
 
 
 def _row_count_of(key: str) -> int:

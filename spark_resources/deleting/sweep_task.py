@@ -88,10 +88,9 @@ _DONE = {
 class SweepTaskConfig:
     """The configuration of every task of a round. `verified_until` is by the store's clock.
 
-    `place` is the namespace with a store without retries, for requests that are retried here; all other requests are
-    sent to the store of the receipts, which has retries. `max_rate` is the task's share of the ceiling in keys per
-    second, `ramp` of the store's initial rate. `check` compares rows of PENDING with the objects found at their keys
-    (FOUND).
+    `place` opens the namespace without retries, for requests that are retried here; all other requests go through
+    `receipts.store`, which retries them. `max_rate` is the task's share of the ceiling in keys per second, `ramp` its
+    share of the store's initial rate. `check` compares rows of PENDING with the objects found at their keys (FOUND).
     """
 
     place: Place
@@ -203,7 +202,10 @@ class _Task:
         return cls(config, store, Lookup(store, boottime_s), sender, now)
 
     def without_finished(self, batches: Batches, name: str) -> Batches:
-        """The rows without a receipt of an earlier attempt of this task; those with an intent are marked `intended`."""
+        """The rows without a receipt of an earlier attempt of this task; those with an intent are marked `intended`.
+
+        `name` is what the names of this task's files begin with, below the folder of receipts.
+        """
         receipts = self.config.receipts
         receipted, intended = (
             [address for key in receipts.keys(kind, name) for address in receipts.read(key)["address"].to_pylist()]
@@ -217,7 +219,7 @@ class _Task:
             yield from table.set_column(5, PENDING.field("intended"), flag).combine_chunks().to_batches()
 
     def prepare(self, chunk: pa.Table, stem: str) -> _Prepared:
-        """Look up the keys and write the intent."""
+        """Look up the keys and write the intent. A chunk of quarantined objects gets neither."""
         if self.config.action.on_quarantined:
             return _Prepared(chunk, NEVER, RECEIPTS.empty_table(), stem)
         check = self.config.check(chunk, self.lookup.look_up(chunk))
@@ -303,14 +305,15 @@ def receipts_of_check(check: DeleteCheck, at: datetime) -> pa.Table:
     )
 
 
-def receipts_of(sent: list[SendResult], garbage: pa.Table, done: Outcome, at: datetime) -> pa.Table:
-    """Receipts of the keys that were sent and have a result; the others get none."""
+def receipts_of(sent: list[SendResult], rows: pa.Table, done: Outcome, at: datetime) -> pa.Table:
+    """Receipts of the keys that have a result; the others get none. `rows` has the keys and sizes of all objects, and
+    `done` is the outcome of a success."""
     with_result = [result for result in sent if result.result is not None]
     addresses = pa.array([result.key for result in with_result], pa.string())
-    index = pc.index_in(addresses, value_set=garbage["address"].combine_chunks())
+    index = pc.index_in(addresses, value_set=rows["address"].combine_chunks())
     results = [result.result for result in with_result if result.result is not None]
     return receipt_rows(
-        pa.table({"address": addresses, "size": garbage["size"].combine_chunks().take(index)}),
+        pa.table({"address": addresses, "size": rows["size"].combine_chunks().take(index)}),
         outcome=pa.array([_outcome(result, done).value for result in with_result], pa.string()),
         code=pa.array([result.code for result in results], pa.string()),
         why=pa.array([result.message for result in results], pa.string()),
@@ -320,7 +323,8 @@ def receipts_of(sent: list[SendResult], garbage: pa.Table, done: Outcome, at: da
 
 
 def receipts_of_interrupted(store: Store, rows: pa.Table, mark_id: str, at: datetime) -> pa.Table:
-    """Receipts of keys that are gone and have an intent, but no receipt from the interrupted attempt."""
+    """Receipts of keys that are gone and have an intent, but no receipt from the interrupted attempt: quarantined if
+    their copy is in quarantine, otherwise deleted."""
     keys = rows["address"].to_pylist()
     in_quarantine = pa.array(
         [stat_or_none(store, key_in_quarantine(mark_id, key)) is not None for key in keys], pa.bool_()

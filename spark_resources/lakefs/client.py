@@ -190,7 +190,8 @@ class LakeFS:
             served = responses.served(Body.of(response.json, call.what))
             if served.path != path:
                 raise DamagedData(
-                    f"the server returned '{served.path}' instead of {call.what}. Check the proxies in front of it.",
+                    f"the server returned '{served.path}' instead of {call.what}. Check the proxies in front of "
+                    "the server.",
                     invariant=3,
                 )
             return served
@@ -272,7 +273,9 @@ class LakeFS:
                 offset = responses.require_last_exact(responses.last_exact(change.path for change in changes), after)
             if offset.encode() <= after.encode():
                 raise DamagedData(
-                    f"{call.what}: the server returned the offset '{offset}' twice. Check its log.", invariant=3
+                    f"{call.what}: the server returned the offset '{offset}', which is not after the previous one. "
+                    "Check the server's log.",
+                    invariant=3,
                 )
             after = offset
 

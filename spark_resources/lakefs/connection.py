@@ -131,7 +131,8 @@ class Connection:
             raise self._not_lakefs(call, "a response that is not text") from None
         except UnicodeEncodeError:
             raise Unavailable(
-                f"could not request {call.what!a} from lakeFS at {self.where}: it is not Unicode text. Check the name."
+                f"could not request {call.what!a} from lakeFS at {self.where}: the name is not Unicode text. Check the "
+                "name."
             ) from None
         except urllib3.exceptions.HTTPError as error:
             raise self._unreachable(call, _root_cause(error)) from error

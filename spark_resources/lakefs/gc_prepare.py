@@ -79,7 +79,7 @@ def prepare_uncommitted(connection: Connection, name: str) -> UncommittedLists:
         if token in seen:
             raise DamagedData(
                 f"{body.what}: the server returned the same continuation token twice, so the list has no end. Check "
-                "the proxies in front of it.",
+                "the proxies in front of the server.",
                 invariant=3,
             )
         seen.add(token)

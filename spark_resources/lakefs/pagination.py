@@ -39,7 +39,8 @@ def pages(connection: Connection, call: ApiCall, *, start: str = "", **arguments
             return
         if next_offset in seen:
             raise DamagedData(
-                f"{call.what}: the server returned the offset '{next_offset}' twice. Check its log.", invariant=3
+                f"{call.what}: the server returned the offset '{next_offset}' twice. Check the server's log.",
+                invariant=3,
             )
         seen.add(next_offset)
         offset = next_offset
@@ -62,7 +63,8 @@ def page(
     offset = pagination.maybe_text("next_offset")
     if not offset or offset == after:
         raise DamagedData(
-            f"{call.what}: the server reports more pages, but returned no offset for the next one. Check its log.",
+            f"{call.what}: the server reports more pages, but returned no offset for the next one. Check the "
+            "server's log.",
             invariant=3,
         )
     return results, offset

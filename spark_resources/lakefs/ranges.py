@@ -74,7 +74,8 @@ def table_key(table_id: str) -> str:
 
 
 def read_table(place: Place, table_id: str, *, referrer: str) -> bytes:
-    """The bytes of a table. Raises `DamagedData` (invariant 3) if it is missing: it is never taken for empty."""
+    """The bytes of a table. Raises `DamagedData` (invariant 3), with its `referrer`, if the table is missing: a missing
+    table is never taken for an empty one."""
     store = place.store()
     try:
         return read_to_verify(store, table_key(table_id))
@@ -91,7 +92,7 @@ def prefetched_tables(
 ) -> Iterator[tuple[str, bytes]]:
     """Yield the id and bytes of each of these tables, in order, fetching up to `reading_requests` (a setting) ahead.
 
-    Raises the errors of `read_table`.
+    `expected_size` is about how many bytes a table has. Raises the errors of `read_table`.
     """
 
     def fetch(table_id: str) -> bytes:
@@ -137,7 +138,7 @@ def distinct_refs(ranges: pa.Table) -> pa.Table:
 
 
 def metarange_tasks(spark: Callable[[], SparkSession], metaranges: Sequence[str]) -> Tasks:
-    """The distinct metaranges, divided among tasks. Raises `DamagedData` for an invalid id."""
+    """The distinct metaranges, without the empty id, divided among tasks. Raises `DamagedData` for an invalid id."""
     distinct = sorted({table_id for table_id in metaranges if table_id})
     for table_id in distinct:
         table_key(table_id)
@@ -333,7 +334,8 @@ def write_addresses(
     """Decode ranges (rows of RANGE_REFS, distinct ids), and write their addresses inside the namespace.
 
     These are rows of RANGE_ADDRESSES. For ranges whose ids are in `sizes_wanted`, also writes the distinct sizes of all
-    entries (RANGE_SIZES). All rows of a range are in one file.
+    entries (RANGE_SIZES) to `sizes_folder`. All rows of a range are in one file. `total_entries`, the number of entries
+    of all ranges, determines the decoder. Returns both datasets and the report of `address_batches`.
     """
     numbers_with_sizes = frozenset(map(range_number, sizes_wanted))
     schema = pa.schema([pa.field(field.name, field.type) for field in (*RANGE_ADDRESSES, RANGE_SIZES.field("size"))])

@@ -153,7 +153,7 @@ class Change:
 def _invalid(what: str, why: str) -> DamagedData:
     return DamagedData(
         f"invalid lakeFS response for {what}: {why}. Check the server's version and log, and the "
-        "proxies in front of it.",
+        "proxies in front of the server.",
         invariant=3,
     )
 

@@ -100,9 +100,12 @@ class Catalog:
         read_only: bool = False,
         date: datetime | None = None,
     ) -> SandboxRepository:
-        """Create a repository with its first commit. Its default namespace is the block store's default plus its name.
+        """Create a repository and its first commit, dated `date` (default: now).
 
-        Raises `Problem` 409 if it exists, and 400 if the name or namespace is invalid or the namespace is in use.
+        The default namespace is the block store's default plus the repository's name.
+
+        Raises `Problem` 409 if the repository exists, and 400 if the name or namespace is invalid or the namespace is
+        in use.
         """
         storage_namespace = storage_namespace or self.block_store.default + repository
         if self.state.repository(repository) is not None:

@@ -175,7 +175,7 @@ def _starting_points(
 
 @dataclass(frozen=True, slots=True)
 class UncommittedPage:
-    """One page of staged addresses. `location` is empty if there are none; `token` is None on the last page."""
+    """One page of staged addresses. `location` is empty if no file was written; `token` is None on the last page."""
 
     run_id: str
     location: str

@@ -133,6 +133,7 @@ class References:
         return self._state.tags(self.id)
 
     def tag(self, name: str) -> str:
+        """The commit id of a tag."""
         commit_id = self._state.tag(self.id, name)
         if commit_id is None:
             raise not_found("tag")

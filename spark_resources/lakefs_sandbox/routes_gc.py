@@ -65,7 +65,7 @@ def prepare_commits(call: Call) -> Response:
 
 def prepare_commits_async(call: Call) -> Response:
     call.repository.check_writable()
-    return json_response({"id": _task(call, "GCPC", "result", lambda: _prepared_commits(call))}, 202)
+    return json_response({"id": _run_as_task(call, "GCPC", "result", lambda: _prepared_commits(call))}, 202)
 
 
 def prepare_commits_status(call: Call) -> Response:
@@ -98,7 +98,7 @@ def dump_refs(call: Call) -> Response:
 
 def dump_submit(call: Call) -> Response:
     repository = call.repository
-    return json_response({"id": _task(call, "DR", "refs", lambda: gc_api.dump_refs(repository))}, 202)
+    return json_response({"id": _run_as_task(call, "DR", "refs", lambda: gc_api.dump_refs(repository))}, 202)
 
 
 def dump_status(call: Call) -> Response:
@@ -108,7 +108,7 @@ def dump_status(call: Call) -> Response:
 # --- tasks ----------------------------------------------------------------------------------------------------------
 
 
-def _task(call: Call, kind: str, result: str, work: Callable[[], dict[str, Any]]) -> str:
+def _run_as_task(call: Call, kind: str, result: str, work: Callable[[], dict[str, Any]]) -> str:
     """Do the work immediately, and store its result or error for later status requests. Returns the task id."""
     now = call.catalog.clock.now()
     number = f"{call.catalog.xids.ascending(now)}".encode()

@@ -22,7 +22,7 @@ SETTING_PREFIXES = {
     "gs": "gcs_",
     "https": "azure_",
     "http": "azure_",
-}  # the prefix of its settings, by scheme
+}  # the prefix of the store's settings, by scheme
 
 
 @dataclass(frozen=True, slots=True)

@@ -201,8 +201,9 @@ def withdraw_reference_summary(place: Place, mark_id: str) -> bool:
 def withdraw_stale_summaries(place: Place, *, now: datetime) -> list[str]:
     """Remove the summary of each of lakegc's finished marks without a valid approval for the reference collector.
 
-    Returns the ids of the marks that had one. This keeps that collector from using an approval that has expired, that
-    isn't signed although a key is set, or that belongs to a mark of an unknown format. `now` is by the store's clock.
+    Returns the ids of the marks whose summary was removed. The removal keeps that collector from using an approval that
+    has expired, that isn't signed although a key is set, or that belongs to a mark of an unknown format. `now` is by
+    the store's clock.
     """
 
     def withdrawn(mark_id: str, record: MarkRecord | Untrusted | UnknownFormat) -> bool:

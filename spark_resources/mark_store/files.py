@@ -55,7 +55,8 @@ def recorded_parts(place: Place, record: MarkRecord) -> Iterator[Part]:
 
 
 def unrecorded_files(place: Place, record: MarkRecord, recorded: list[Part]) -> list[str]:
-    """The files in a mark's folders that are in no list of files, except those that lakegc writes later."""
+    """The keys of files in a mark's folders that belong to none of the `recorded` datasets, except files that lakegc
+    writes after the mark is finished."""
     known = {part.dataset.folder + file.name for part in recorded for file in part.dataset.files}
     known |= {part.dataset.folder + LIST_NAME for part in recorded}
     own, reference = mark_folder(record.mark_id), reference_folder(record.mark_id)
@@ -76,7 +77,7 @@ def remove_unrecorded_files(place: Place, record: MarkRecord) -> None:
     failed = delete_own_files(place.store(), leftovers)
     if failed:
         raise DamagedData(
-            f"{failed[0].key} in {place.store().where} was left by a retried task and can't be deleted "
-            f"({failed[0].code}). Grant lakegc permission to delete under _lakefs/retention/gc/.",
+            f"{failed[0].key} in {place.store().where} was probably left by a retried task and can't be "
+            f"deleted ({failed[0].code}). Grant lakegc permission to delete under _lakefs/retention/gc/.",
             invariant=12,
         )

@@ -29,7 +29,8 @@ REFERENCE_OBJECTS = pa.schema([field.with_nullable(field.name != "address") for 
 def reference_mark(place: Place, name: str, *, ours: frozenset[str]) -> ReferenceMark | None:
     """The foreign mark with this name, which is an id or `layout/id`; None if there is none.
 
-    Raises `WrongUsage` if several layouts have one, and `DamagedData` if its Parquet files are missing.
+    `ours` are the ids of lakegc's own marks, which are left out. Raises `WrongUsage` if several layouts have a mark of
+    this name, and `DamagedData` if the mark's Parquet files are missing.
     """
     matches = [
         mark for mark in reference_marks(place, ours=ours) if name in (mark.mark_id, f"{mark.layout}/{mark.mark_id}")
@@ -60,13 +61,13 @@ def read_addresses(place: Place, key: str) -> pa.Array:
 
 
 def read_mark_file(place: Place, key: str) -> bytes:
-    """The bytes of a file of the mark. Raises `DamagedData` if it has disappeared since it was listed."""
+    """The bytes of a foreign mark's file. Raises `DamagedData` if the file has disappeared since it was listed."""
     try:
         return place.store().read(key)
     except NotFound as error:
         where = f"{place.store().where}/{key}"
         raise DamagedData(
-            f"{where} was listed a moment ago, but no longer exists. This mark is being deleted. Make a new mark."
+            f"{where} was listed a moment ago, but no longer exists. The mark may have been deleted. Make a new mark."
         ) from error
 
 

@@ -149,7 +149,7 @@ class Hold(BaseModel):
         return None if self.until is None else end_of(self.until)
 
     def has_expired(self, now: datetime) -> bool:
-        """Whether it has expired. `now` is the lakeFS server's clock."""
+        """Whether the hold has expired. `now` is by the lakeFS server's clock."""
         return self.ends is not None and self.ends <= now
 
     @property
@@ -267,7 +267,7 @@ class BadHolds(Refused):
         lines = "".join(f"\n  line {problem.line}: {problem.what}" for problem in self.problems)
         super().__init__(
             f"{where} is not a valid holds file:{lines}\nNothing is marked until the file is corrected, because it "
-            "is unknown what should be on hold. Check it again with 'lakegc holds REPO check'.",
+            "is unknown what should be on hold. Check the corrected file with 'lakegc holds REPO check'.",
             invariant=3,
         )
 
@@ -311,7 +311,7 @@ class _Loader(yaml.BaseLoader):
         self.depth += 1
         if self.depth > MAX_DEPTH:
             event = self.peek_event()  # type: ignore[no-untyped-call]
-            raise yaml.composer.ComposerError(None, None, "it is nested too deeply", event.start_mark)
+            raise yaml.composer.ComposerError(None, None, "lists and fields are nested too deeply", event.start_mark)
         node = super().compose_node(parent, index)
         self.depth -= 1
         if node is not None and node.tag not in _PLAIN_TAGS:
@@ -325,7 +325,9 @@ _PLAIN_TAGS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "seq", "
 
 def _root(data: bytes, where: str) -> yaml.Node:
     if len(data) > MAX_FILE_BYTES:
-        raise BadHolds(where, [HoldProblem(1, f"it has {len(data):,} bytes; at most {MAX_FILE_BYTES:,} are allowed")])
+        raise BadHolds(
+            where, [HoldProblem(1, f"the file has {len(data):,} bytes; at most {MAX_FILE_BYTES:,} are allowed")]
+        )
     try:
         node = yaml.compose(data.decode(), Loader=_Loader)
     except yaml.MarkedYAMLError as error:
@@ -334,9 +336,9 @@ def _root(data: bytes, where: str) -> yaml.Node:
             where, [HoldProblem(mark.line + 1 if mark else 1, f"{error.problem or error.context}")]
         ) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise BadHolds(where, [HoldProblem(1, f"it is not YAML ({error})")]) from None
+        raise BadHolds(where, [HoldProblem(1, f"the file is not YAML ({error})")]) from None
     if node is None:
-        raise BadHolds(where, [HoldProblem(1, "it is empty. Write 'holds: []' for no holds, or delete the file")])
+        raise BadHolds(where, [HoldProblem(1, "the file is empty. Write 'holds: []' for no holds, or delete it")])
     return node
 
 
@@ -381,7 +383,7 @@ def _parse_hold_node(item: yaml.Node, problems: list[HoldProblem]) -> Hold | Non
     plain = _to_plain(item, (), lines, problems)
     kinds = [kind for kind in KINDS if kind in plain]
     if len(kinds) != 1:
-        problem = f"it has {' and '.join(kinds)}" if kinds else "it doesn't say what is on hold"
+        problem = f"the hold has {' and '.join(kinds)}" if kinds else "the hold doesn't say what it keeps"
         problems.append(HoldProblem(_line(item), f"{problem}; expected exactly one of {', '.join(KINDS)}"))
         return None
     kind = KINDS[kinds[0]]

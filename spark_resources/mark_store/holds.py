@@ -4,7 +4,7 @@ It is stored next to the marks, where everyone can review it. A file with any pr
 is marked. Without the file there are no holds.
 
 If a signing key is set, the last line is a comment with a signature. Each signed version has a number, and marks record
-the number that they used, so lakegc detects a file that was removed or replaced by an older version.
+the newest one, so lakegc detects a file that was removed or replaced by an older version.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def read_holds(place: Place) -> Holds:
     """The holds of a namespace; an empty `Holds` if there is no file.
 
     Raises `BadHolds` for a file with any problem, and if a key is set, `Untrusted` for a file that isn't signed or is
-    older than one that a mark used.
+    older than one that a mark recorded.
     """
     file = _read_signed(place)
     if place.seal is not None:
@@ -67,8 +67,8 @@ def read_holds(place: Place) -> Holds:
     return file.parse(place)
 
 
-def read_recorded_holds(place: Place) -> Holds:
-    """Like `read_holds`, but without checking versions in other marks; for comparison with a mark's own record."""
+def read_holds_of_any_version(place: Place) -> Holds:
+    """Like `read_holds`, but accepts a signed file that is older than one that a mark recorded."""
     return _read_signed(place).parse(place)
 
 
@@ -149,7 +149,7 @@ class RecordedHolds:
 
 
 def newest_recorded(place: Place) -> RecordedHolds:
-    """The newest holds that a mark or a sweep of this namespace used, according to signed records."""
+    """The newest version of the holds in the signed records of this namespace's marks and sweeps."""
     recorded = [RecordedHolds(*newest_holds(mark.record), mark.record.mark_id) for mark in signed_marks(place)]
     return max(recorded, key=lambda holds: holds.number, default=RecordedHolds())
 
@@ -169,12 +169,12 @@ def signed_marks(place: Place) -> Iterator[Mark]:
 
 
 def refuse_older_holds(place: Place, number: int) -> None:
-    """Raise `Untrusted` if a mark used a newer version of the file than this number; 0 stands for no file."""
+    """Raise `Untrusted` if a mark recorded a newer version of the file than this number; 0 stands for no file."""
     newest = newest_recorded(place)
     if number < newest.number:
         is_now = f"is version {number}" if number else "doesn't exist"
         raise Untrusted(
-            f"{holds_location(place)} {is_now}, but mark {newest.mark_id} used version {newest.number} "
+            f"{holds_location(place)} {is_now}, but mark {newest.mark_id} recorded version {newest.number} "
             f"(holds: {', '.join(newest.ids) or 'none'}): it was deleted, or replaced by an older version. Until "
             "this is resolved, nothing is marked, approved or swept. Restore the newer file, or review the holds and "
             "sign them with lakegc holds REPO sign."

@@ -36,8 +36,8 @@ class Holder(Record):
     """Who holds the lease, for which mark, and until when (by the store's clock). `token` is unique to one acquisition.
 
     `process` identifies the holder's process; None if its system doesn't support that. `tasks_stop_after_s` is how long
-    other processes may still rely on this lease, or on one that it took over, after a new holder has taken it; 0 if
-    there are no such processes.
+    other processes may still rely on this lease, or on one that it took over, after another holder has taken this one
+    over; 0 if there are no such processes.
     """
 
     __pydantic_config__: ClassVar = {**Record.__pydantic_config__, "extra": "ignore"}
@@ -57,7 +57,8 @@ class Holder(Record):
     @classmethod
     def damaged(cls, where: str, why: str) -> Refused:
         return Refused(
-            f"the lease {where} can't be read ({why}). If no other lakegc is running on this repository, delete the lease.",
+            f"the lease {where} can't be read ({why}). If no other lakegc is running on this repository, delete the "
+            "lease.",
             invariant=11,
         )
 
@@ -130,8 +131,8 @@ class Lease:
         """Wraps work of other processes that watch this lease. Their requests take at most `request_time` each.
 
         Afterwards `all_tasks_ended` returns whether all of them have stopped, including those whose work was
-        reassigned. If it returns False, the lease remains taken even after a release, until each of them has read it
-        again and its last requests have ended.
+        reassigned. If it returns False, the lease remains taken even after a release, until each of them has read
+        the lease again and its last requests have ended.
         """
         stop_after_s = REREAD_INTERVAL_S + request_time.total_seconds()
         with self._lock:
@@ -165,7 +166,7 @@ class Lease:
                     self._end_lease()
 
     def _end_lease(self) -> None:
-        # it is set to expired, not deleted, because another run could take it between a read and a delete
+        # the lease is set to expired, not deleted, because another run could take it between a read and a delete
         time_left = (
             timedelta(seconds=self._watched_until - self._clock()) if self._watched_until > self._clock() else None
         )
@@ -261,7 +262,7 @@ def take_lease(
     if not (store.capabilities.conditional_writes or single_deployment):
         raise Refused(
             f"{store.where} has no conditional writes, so lakegc can't prevent concurrent runs. If no other lakegc "
-            "deployment uses it, set LAKEGC_SINGLE_DEPLOYMENT=true.",
+            "deployment uses this store, set LAKEGC_SINGLE_DEPLOYMENT=true.",
             invariant=11,
         )
     started = clock()
@@ -286,7 +287,7 @@ def take_lease(
                 tag = store.replace_if_unchanged(LEASE_KEY, own_holder.to_json(), current_tag)
         except (Changed, NotFound) as error:
             raise Refused(
-                f"another run just took the lease on {store.where}. Try again later.", invariant=11
+                f"another run changed the lease on {store.where} at the same time. Try again later.", invariant=11
             ) from error
     lease = Lease(store, own_holder, tag, started + LEASE_TIME.total_seconds(), clock)
     if dead_holder is not None:

@@ -126,8 +126,8 @@ class Mark:
         """Start a mark, or resume an unfinished one with the same id and options.
 
         `root` is another folder for a record of the same kind, such as that of a re-verification, which is never
-        resumed: raises `AlreadyExists` if it has one. Raises `Refused` for a finished mark, and `WrongUsage` if the
-        options or the repository differ.
+        resumed: raises `AlreadyExists` if the folder has a record. Raises `Refused` for a finished mark, and
+        `WrongUsage` if the options or the repository differ.
         """
         key = (root or mark_folder(record.mark_id)) + "mark.json"
         try:
@@ -212,7 +212,7 @@ class Mark:
             self.move_to(MarkState.FAILED, failure=why)
 
     def record_newer_holds(self, number: int, ids: Sequence[str]) -> None:
-        """Record the number and ids of these holds if they are newer than those that this mark or its sweep used."""
+        """Record a signed file of holds (its number, and the ids of its holds) if it is newer than any recorded one."""
         if number > newest_holds(self.record)[0]:
             seen = HoldsSeen(number=number, ids=list(ids))
             self._write(replace(self.record, holds={**self.record.holds, "seen": seen}))

@@ -23,7 +23,7 @@ EARLIER_FORMAT = 1
 
 
 class HoldsSeen(TypedDict):
-    """The signed file of holds that a sweep of the mark used: its number, and the ids of its holds."""
+    """A signed file of holds, newer than the one that the mark used: its number, and the ids of its holds."""
 
     number: int
     ids: list[str]
@@ -32,7 +32,8 @@ class HoldsSeen(TypedDict):
 class HoldsUsed(TypedDict):
     """The file of holds that a mark used: its hash ("" without a file), and the ids of its holds.
 
-    For a signed file, also its `number`, and the newer version that a sweep of the mark used (`seen`).
+    For a signed file, also its `number`, and the newest version `seen` since then: used by a sweep of the mark, or
+    written while the mark could be swept.
     """
 
     sha256: str
@@ -183,7 +184,7 @@ def refuse_earlier_format(record: MarkRecord, what: str) -> None:
 
 
 def newest_holds(record: MarkRecord) -> tuple[int, tuple[str, ...]]:
-    """The number of the newest signed file of holds that a mark or its sweep used, and the ids of its holds."""
+    """The number of the newest signed file of holds in a mark's record, and the ids of the holds in that file."""
     seen = record.holds.get("seen", record.holds)
     return seen.get("number", 0), tuple(seen["ids"])
 

@@ -73,8 +73,8 @@ def check_format(number: object, supported: int, where: str) -> None:
     """Raise `UnknownFormat` if a record's format isn't the supported one."""
     if type(number) is not int or number != supported:
         raise UnknownFormat(
-            f"{where} is of format {number!r}, but this version of lakegc supports {supported}: it was written by a "
-            "newer version of lakegc, so it is unknown what it protects. Nothing was done. Update lakegc."
+            f"{where} is of format {number!r}, but this version of lakegc supports {supported}: a newer version "
+            "of lakegc probably wrote this file, so it is unknown what it protects. Nothing was done. Update lakegc."
         )
 
 
@@ -168,7 +168,7 @@ class Records:
 def open_envelope(data: bytes, where: str) -> tuple[bytes, Signature | None]:
     """The content of an envelope and its signature, unverified; the bytes unchanged and None if there is no envelope.
 
-    Raises `Untrusted` if the signature is malformed.
+    Raises `Untrusted` if the signature is malformed or the record nested too deeply.
     """
     try:
         plain = json.loads(data)
@@ -176,7 +176,11 @@ def open_envelope(data: bytes, where: str) -> tuple[bytes, Signature | None]:
         return data, None
     if not isinstance(plain, dict) or plain.keys() != ENVELOPE:
         return data, None
-    return record_bytes(plain["record"]), Signature.of(plain["signed"], where)
+    try:
+        content = record_bytes(plain["record"])
+    except RecursionError as error:
+        raise Untrusted(f"{where} has a record that is nested too deeply.") from error
+    return content, Signature.of(plain["signed"], where)
 
 
 def has_signed_time(store: Store, key: str, signature: Signature) -> bool:
@@ -189,8 +193,8 @@ def has_signed_time(store: Store, key: str, signature: Signature) -> bool:
     if stored.checksum is not None and _MULTIPART_ETAG.fullmatch(stored.checksum):
         raise Untrusted(
             f"{store.where}/{key} was uploaded in parts (its ETag is {stored.checksum}), which lakegc never does. Its "
-            "modification time doesn't show whether an older version was put back, so it is not used. Find out who "
-            "wrote it."
+            "modification time doesn't show whether an older version was put back, so the file is not used. Find out "
+            "who wrote it."
         )
     return abs(stored.modified - signature.written) <= MAX_WRITE_DELAY
 
@@ -198,6 +202,6 @@ def has_signed_time(store: Store, key: str, signature: Signature) -> bool:
 def replay_error(where: str, signature: Signature) -> Untrusted:
     return Untrusted(
         f"{where} was signed at {signature.written:%Y-%m-%d %H:%M:%S} UTC, but the store's modification time "
-        "differs: an older version was put back, or the bucket was copied or restored. It is not used. If the "
-        "whole bucket was copied or restored, make new marks there."
+        "differs: an older version was put back, or the bucket was copied or restored. The file is not used. If "
+        "the whole bucket was copied or restored, make new marks there."
     )

@@ -2,8 +2,8 @@
 
 Spark shuffles rows one at a time, and each passes into and out of the JVM: for millions of short rows, that is most of
 the work of a join. Here, tasks sort the rows of a file into buckets by the hash of the address and send each bucket's
-rows as one Arrow stream, so Spark shuffles a few thousand large rows. A bucket's rows are also combined in Arrow. It
-is small enough for the memory of one task, however large the tables are; the other buckets stay on disk.
+rows as one Arrow stream, so Spark shuffles a few thousand large rows. A bucket's rows are also combined in Arrow. A
+bucket is small enough for the memory of one task, however large the tables are; the other buckets stay on disk.
 """
 
 from __future__ import annotations
@@ -407,8 +407,9 @@ def check_same_hash(fingerprints: pa.Array) -> None:
     """
     if any(fingerprint != hash_fingerprint() for fingerprint in pc.unique(fingerprints).to_pylist()):
         raise LakegcError(
-            "two machines of the cluster hash addresses differently, so lakegc can't co-group their rows. The result "
-            "was not used. Install the same package versions on every machine of the cluster, and run the same command again."
+            "two machines in the cluster hash addresses differently, so lakegc can't co-group their rows. The result "
+            "was not used. Install the same package versions on every machine in the cluster, and run the same command "
+            "again."
         )
 
 

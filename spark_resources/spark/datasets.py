@@ -166,7 +166,8 @@ def write_outputs(
 ) -> tuple[list[Dataset], TaskReport]:
     """Write the rows that `produce` yields to several folders in one pass.
 
-    `produce` gets the batches of a partition and a report to fill, and yields batches.
+    `produce` gets the batches of a partition and a report to fill, and yields batches. Returns a dataset for each
+    output, and the sum of the reports.
     """
     list(fetched_at_once(outputs, lambda output: remove_leftovers(place, output.folder)))
 
@@ -266,9 +267,9 @@ def remove_leftovers(place: Place, folder: str) -> None:
         failed = delete_own_files(store, [listed.key for listed in page.objects])
         if failed:
             raise DamagedData(
-                f"{failed[0].key} in {store.where} was left by an earlier attempt and can't be deleted "
-                f"({failed[0].code}). Grant lakegc permission to delete under _lakefs/retention/gc/, and run the same "
-                "command again.",
+                f"{failed[0].key} in {store.where} was probably left by an earlier attempt and can't be "
+                f"deleted ({failed[0].code}). Grant lakegc permission to delete under _lakefs/retention/gc/, and run "
+                "the same command again.",
                 invariant=12,
             )
 

@@ -17,8 +17,9 @@ from spark_resources.spark.session import ends_with_the_process, jvm_log, start_
 class SparkResource(LazyPySparkResource):
     """The lazy PySpark resource with teardown, and a check that its settings took effect.
 
-    Anything not configured here comes from `LAKEGC_SPARK_MASTER`, `LAKEGC_SPARK_CONF` and the task counts in the same
-    settings. A second SparkSession in a process silently gets the first one's settings: this resource raises instead.
+    Anything not configured here comes from `LAKEGC_SPARK_MASTER`, `LAKEGC_SPARK_CONF`, `LAKEGC_PARALLELISM` and
+    `LAKEGC_SHUFFLE_PARTITIONS`. A second SparkSession in a process silently gets the first one's settings: this
+    resource raises instead.
     """
 
     spark_config: dict[str, Any] = Field(default_factory=dict)

@@ -34,9 +34,11 @@ class TaskReport:
             self.by_key[name][key] += amount
 
     def error(self, subject: str, why: str) -> None:
+        """Record an error, unless one is already recorded for this subject."""
         self.errors.setdefault(subject, why)
 
     def sample(self, kind: str, *values: str) -> None:
+        """Record samples of a kind, up to SAMPLES_KEPT in all."""
         self.samples[kind] = [*self.samples.get(kind, ()), *values][:SAMPLES_KEPT]
 
     def add(self, other: TaskReport) -> None:

@@ -222,7 +222,7 @@ def run_tasks(rows: Rows, work: Callable[[Batches, TaskReport], None]) -> TaskRe
 
 
 def this_task() -> tuple[int, int]:
-    """Inside a task: its partition, and a number that no other attempt of it has.
+    """Inside a task: its partition, and a number that no other attempt of the task has.
 
     The attempt number restarts when a whole stage is retried, so files named by it would be overwritten. Tasks on the
     driver are never retried.

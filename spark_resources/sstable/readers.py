@@ -69,7 +69,7 @@ def read_whole_entries(data: bytes, *, name: str) -> list[Entry]:
 
 
 def read_ranges(data: bytes, *, name: str, entity: str = "") -> list[RangeRef]:
-    """The ranges of the metarange `name` in order. `entity` is that of a refs dump: commit, branch or tag."""
+    """The ranges of the metarange `name` in order. `entity` is commit, branch or tag for a refs dump, else ""."""
     return _read_each(data, name, METARANGES, entity, values.range_ref)
 
 

@@ -33,7 +33,7 @@ def errors_for_table(name: str) -> Iterator[None]:
 
 
 def uvarint(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """The unsigned varint at `at`, and where it ends. It has at most ten bytes or 64 bits, and never passes `end`."""
+    """The unsigned varint at `at`, and where it ends. It has at most ten bytes and 64 bits, and never passes `end`."""
     value = shift = 0
     while at < end:
         byte = data[at]

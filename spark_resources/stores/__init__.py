@@ -46,14 +46,16 @@ def open_store(namespace: Namespace, settings: StoreSettings, *, capabilities: C
 
 
 def endpoint_to_probe(namespace: Namespace, settings: StoreSettings) -> str | None:
-    """The endpoint whose capabilities have to be probed; None for the provider's own endpoint and for a local folder.
+    """The endpoint whose capabilities have to be probed; None for AWS's and Google's own and for a local folder.
 
     An S3- or GCS-compatible store is probed, and so is every Azure account, because accounts with a hierarchical
     namespace accept different keys.
     """
     match namespace.scheme:
         case "s3":
-            return settings.s3_endpoint_url
+            if settings.s3_endpoint_url is None or settings.uses_path_style:
+                return settings.s3_endpoint_url
+            return f"{settings.s3_endpoint_url} with the bucket in the host name"  # perhaps another server
         case "http" | "https":
             return settings.azure_endpoint_url or f"https://{namespace.bucket}"
         case "gs":

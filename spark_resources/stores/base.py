@@ -99,9 +99,9 @@ class DeleteResult:
 class Capabilities:
     """The capabilities of a store, as found by a probe or known for the provider.
 
-    `unsupported_keys` names the kinds of keys that it folds or refuses, e.g. "empty segment". `byte_order` says whether
-    pages list keys in byte order, and `conditional_writes` whether `write_if_absent` and `replace_if_unchanged` are
-    atomic. `reports_missing_deletes` says whether deletes of missing keys are reported as `ALREADY_GONE`.
+    `unsupported_keys` names the kinds of keys that the store folds or refuses, e.g. "empty segment". `byte_order` says
+    whether pages list keys in byte order, and `conditional_writes` whether `write_if_absent` and `replace_if_unchanged`
+    are atomic. `reports_missing_deletes` says whether deletes of missing keys are reported as `ALREADY_GONE`.
     `delete_batch` is the maximum number of keys in one request. `time_resolution` is the granularity of `modified`: the
     true time is within [modified, modified + granularity). `md5_etags` says that the ETag of a plain upload is known to
     be the MD5 of its content, as on AWS or according to a probe. `ramp` is the initial rate in keys per second if the

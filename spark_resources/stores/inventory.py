@@ -96,11 +96,11 @@ class Inventory:
 def open_inventory(location: str, settings: StoreSettings, *, taken: datetime | None) -> Inventory:
     """The inventory at a URI or a local path: a manifest of S3 Inventory, a file, or a folder of files.
 
-    `taken` is required if there is no manifest. Raises `WrongUsage` if lakegc can't read it as an inventory,
-    `DamagedData` for a manifest that doesn't match its checksum, and `NotFound` if nothing exists there.
+    `taken` is required without a manifest, and refused with one. Raises `WrongUsage` if lakegc can't read the location
+    as an inventory, `DamagedData` for an invalid manifest, and `NotFound` if the manifest or the bucket doesn't exist.
     """
     if "://" not in location:
-        location = str(Path(location).expanduser().absolute())  # a mark records it, and may resume in another folder
+        location = str(Path(location).expanduser().absolute())  # recorded by a mark, which may resume elsewhere
     place, key = _resolve_location(location, settings)
     if key.rpartition("/")[2] == MANIFEST:
         if taken is not None:

@@ -112,12 +112,12 @@ def as_bytes(text: str, where: str) -> bytes:
 
 
 def is_xml_safe(key: str) -> bool:
-    """Whether an XML document can contain a key unchanged, so that the key can be part of a batch."""
+    """Whether an XML document can contain a key unchanged, so that the key can be part of a batch delete."""
     return _UNSAFE_IN_XML.search(key) is None
 
 
 def xml_safe_prefix(key: str) -> str:
-    """A key up to the first character that XML can't contain."""
+    """The part of a key before the first character that isn't safe in XML."""
     return _UNSAFE_IN_XML.split(key, maxsplit=1)[0]
 
 
@@ -135,7 +135,7 @@ def check_start_after(where: str, delimiter: str | None, *, byte_order: bool) ->
 def folding_error(where: str, requested: str, listed: str) -> Refused:
     """The error for a store that lists a key without the requested prefix (invariant 5)."""
     return Refused(
-        f"{where} was asked to list keys that start with {requested!r} but listed {listed!r}. It normalizes keys like "
-        "a file system, so lakegc can't collect garbage in this namespace.",
+        f"{where} was asked to list keys that start with {requested!r} but listed {listed!r}. The store apparently "
+        "normalizes keys like a file system, so lakegc can't collect garbage in this namespace.",
         invariant=5,
     )

@@ -62,9 +62,10 @@ def pages_of_parts(
 ) -> Iterator[tuple[str, ArrowPage]]:
     """All pages of these parts, each with its folder, in no particular order. Raises as `Store.pages` does.
 
-    If a flat part is split, not all of its subfolders are reported. Unreadable names at a split are counted twice.
-    Raises `Unavailable` if parts were split and the store does not list in byte order after all, and `WrongUsage` for a
-    part with bounds on a store that is known not to list in byte order.
+    Up to `at_once` ranges are listed in parallel; a range is split after `pages_before_first_split` pages at the
+    earliest. If a flat part is split, not all of its subfolders are reported. Unreadable names at a split may be
+    counted twice. Raises `Unavailable` if parts were split and the store does not list in byte order after all, and
+    `WrongUsage` for a part with bounds on a store that is known not to list in byte order.
     """
     ordered, may_split = store.capabilities.byte_order, can_be_split(store)
     if not ordered and any(part.after is not None or part.up_to is not None for part in parts):
@@ -156,7 +157,7 @@ class _Walk:
         return not len(keys) or self.cursor is None or _is_after(keys[0].as_py(), self.cursor)
 
     def _end_of_current_subfolder(self, page: ArrowPage) -> str | None:
-        """The end of the subfolder with the page's last key, where a flat listing resumes; None if there is none."""
+        """The end of the subfolder with the page's last key, where a flat listing resumes; None without a subfolder."""
         if not self.part.flat or not len(page.objects):
             return None
         last: str = page.objects.column(0)[-1].as_py()
@@ -164,7 +165,7 @@ class _Walk:
         return resume_after if resume_after is not None and _is_after(resume_after, last) else None
 
     def split(self) -> _Walk | None:
-        """Move the second half of the remaining range to a new walk, and return it; None if there is no middle."""
+        """Move the second half of the remaining range to a new walk, and return that; None if it is too short."""
         if self.cursor is None:
             return None
         middle = key_between(self.cursor, self.up_to, len(self.part.folder))
@@ -219,9 +220,10 @@ def _printable(code: int, above: int) -> int:
 
 
 def split_part(store: Store, part: Part, *, count: int, page_size: int = _PAGE_SIZE) -> list[Part]:
-    """The part unchanged if it is short, otherwise up to `count` ranges that contain keys and together cover it.
+    """Up to `count` ranges that contain keys and together cover the part.
 
-    Takes a few small requests per range. Raises as `Store.pages` does.
+    Only the part itself if it is short or `can_be_split` is False. Takes a few small requests per range. Raises as
+    `Store.pages` does.
     """
     if not can_be_split(store) or (first := _last_key_of_full_page(store, part, page_size)) is None:
         return [part]

@@ -28,10 +28,11 @@ def prefetch(
     """Yield each item with what `fetch` returns for it, in order, while up to `ahead` more are fetched in the
     background.
 
-    Of large ones, fewer are fetched: as many as fit into MAX_BYTES_AHEAD if all are as large as the largest so far
-    (`expected_size` before the first), but at least ALWAYS_AHEAD. Raises the errors of `fetch` at the item's turn.
+    Fewer are fetched ahead if the results are large: as many as fit into MAX_BYTES_AHEAD if each is as large as the
+    largest so far, and at least `expected_size` if that is known; but never fewer than ALWAYS_AHEAD. `size_of` is the
+    size of a result in bytes. Raises the errors of `fetch` at the item's turn.
     """
-    largest, seen = expected_size, 1
+    largest, seen = expected_size, 1 if expected_size == UNKNOWN_SIZE else expected_size
     source, pending = iter(items), deque[tuple[_Item, Future[_Fetched]]]()
     with ThreadPoolExecutor(max_workers=ahead) as pool:
 
@@ -49,5 +50,5 @@ def prefetch(
 
 
 def fetched_at_once(items: Iterable[_Item], fetch: Callable[[_Item], _Fetched]) -> Iterator[_Fetched]:
-    """What `fetch` returns for each item, in order. AT_ONCE small ones are fetched in parallel."""
+    """What `fetch` returns for each item, in order. AT_ONCE are fetched in parallel, so the results must be small."""
     return (fetched for _, fetched in prefetch(items, fetch, AT_ONCE, size_of=lambda _: 1, expected_size=1))

@@ -52,7 +52,8 @@ class ObjectProperties:
 class WrittenObject:
     """A written object: its `tag` as in `ObjectProperties`, or None if the store didn't report it.
 
-    An object listed with one of `checksums` has exactly these bytes; empty if no listed checksum guarantees that.
+    An object listed with one of `checksums` has exactly the written bytes. `checksums` is empty if no listed checksum
+    guarantees that.
     """
 
     tag: str | None
@@ -89,7 +90,8 @@ class Streams(Protocol):
         """Copy an object on the same server with its headers and metadata, provided it is still `original`.
 
         Raises `AlreadyExists` if the key exists (`copy_never_replaces` tests whether that check is atomic), and
-        `Changed` or `NotFound` if the source was replaced or is gone. `checksums` has the one reported for the copy.
+        `Changed` or `NotFound` if the source was replaced or is gone. The result's `checksums` has the one that the
+        store reports for the copy.
         """
         ...
 
@@ -222,7 +224,8 @@ def header_metadata(values: Mapping[str, str], names: re.Pattern[str]) -> dict[s
 
 
 def copy_never_replaces(streams: Streams, store: Store, scratch: str, properties: ObjectProperties) -> bool:
-    """Whether a server-side copy never replaces an existing object. Tested under a new prefix that is then cleared."""
+    """Whether a server-side copy never replaces an existing object: tested with two files under the prefix `scratch`,
+    which are deleted afterwards. Also False if the test fails."""
     one, two = f"{scratch}one", f"{scratch}two"
     try:
         for key, data in ((one, b"one"), (two, b"two")):

@@ -132,10 +132,10 @@ def test_approvals_are_refused_if_the_holds_file_was_removed(signed: Lake) -> No
     signed.add_mark(holds=read_holds(signed.place).recorded())
     signed.place.store().delete_many([HOLDS_KEY])
 
-    with pytest.raises(Untrusted, match=r"holds\.yaml doesn't exist, but mark m1 used version 1"):
+    with pytest.raises(Untrusted, match=r"holds\.yaml doesn't exist, but mark m1 recorded version 1"):
         signed.approve()
     signed.add_mark(mark_id="m2")
-    with pytest.raises(Untrusted, match=r"holds\.yaml doesn't exist, but mark m1 used version 1"):
+    with pytest.raises(Untrusted, match=r"holds\.yaml doesn't exist, but mark m1 recorded version 1"):
         signed.approve("m2")
 
 

@@ -55,7 +55,7 @@ ASKING, DELETING = "asking branches", "deleting"
 _PHASES = (
     (r"starting", START),
     (r"listing |reading [\d,]+ files?", SPARK),
-    (r"searching for changes|including the restored|looking up [\d,]+ obj", LISTING),
+    (r"searching for changes|including objects that may|looking up [\d,]+ obj", LISTING),
     (r"listed |[\d,]+ of [\d,]+ objects of the inv", "what is staged, twice"),
     (r"reading staged addresses", "what is staged, twice"),
     (r"reading the commit graph|waiting for|[\d,]+ of [\d,]+ commits", "commits"),

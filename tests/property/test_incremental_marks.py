@@ -334,7 +334,7 @@ def test_a_mark_is_not_resumed_with_a_base_other_than_its_first(lake: Lake) -> N
     for options in (FULL_MARK, replace(ANY_AGE, since="m1-again")):
         if options.since:
             lake.mark("m1-again", FULL_MARK)
-        with pytest.raises(WrongUsage, match="incremental since mark m1"):
+        with pytest.raises(WrongUsage, match="incremental, based on mark m1"):
             lake.mark("m2", options)
 
 

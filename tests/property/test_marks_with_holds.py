@@ -225,7 +225,7 @@ def test_a_change_to_the_holds_during_a_mark_stops_it(world: World) -> None:
     """The mark stops whichever step comes next."""
     world.hold(EVERY_KIND)
     changed = on_first_message("reading staged addresses", lambda: world.hold(None))
-    with changed, pytest.raises(Refused, match="were changed while it was being marked") as caught:
+    with changed, pytest.raises(Refused, match="were changed while the repository was being marked") as caught:
         world.mark("changed")
 
     assert caught.value.invariant == 7
@@ -235,7 +235,7 @@ def test_a_change_to_the_holds_during_a_mark_stops_it(world: World) -> None:
 def test_a_hold_added_before_the_mark_finishes_stops_it(world: World) -> None:
     """By then everything has been read, and the expired set is written."""
     changed = on_first_message("writing the expired set", lambda: world.hold(EVERY_KIND))
-    with changed, pytest.raises(Refused, match="were changed while it was being marked"):
+    with changed, pytest.raises(Refused, match="were changed while the repository was being marked"):
         world.mark("late")
 
     world.has_no_finished_mark("late")

@@ -123,3 +123,29 @@ def test_a_local_namespace_that_is_not_a_folder_below_the_configured_path_is_ref
     """Such a namespace would lead out of the configured path."""
     with pytest.raises(WrongUsage):
         open_store(Namespace.parse(uri), StoreSettings(local_path=str(tmp_path)))
+
+
+@pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
+def test_an_endpoint_in_awss_own_variables_is_refused_unless_it_is_awss(
+    monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    """Otherwise lakegc would assume that this store can do what AWS can, and not probe it."""
+    bucket = Namespace.parse("s3://bucket/ns")
+    monkeypatch.setenv(variable, "https://minio.corp:9000")
+    with pytest.raises(WrongUsage, match=r"minio\.corp.*LAKEGC_S3_ENDPOINT_URL"):
+        open_store(bucket, StoreSettings())
+
+    open_store(bucket, StoreSettings(s3_endpoint_url="https://minio.corp:9000"))
+    monkeypatch.setenv("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true")
+    open_store(bucket, StoreSettings())
+    monkeypatch.delenv("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS")
+    monkeypatch.setenv(variable, "https://bucket.vpce-1a2b.s3.eu-west-1.vpce.amazonaws.com")
+    open_store(bucket, StoreSettings())
+
+
+def test_a_probe_with_the_bucket_in_the_path_does_not_count_for_the_bucket_in_the_host_name() -> None:
+    """Another server may answer there."""
+    bucket, endpoint = Namespace.parse("s3://bucket/ns"), "https://minio.corp:9000"
+    in_path, in_host = (StoreSettings(s3_endpoint_url=endpoint, s3_path_style=style) for style in (True, False))
+    assert endpoint_to_probe(bucket, in_path) == endpoint
+    assert endpoint_to_probe(bucket, in_host) not in (None, endpoint)

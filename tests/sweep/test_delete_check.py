@@ -114,7 +114,7 @@ def test_a_backup_records_how_an_object_has_changed(now: dict[str, Any], sentenc
     [young] = how_changed(*tables([pending(modified=None)], [stored_row(modified=CUTOFF + SECOND)]), cutoff=CUTOFF)
 
     assert sentence in difference
-    assert young == f"it was written at {CUTOFF + SECOND}, after the mark was made"
+    assert young == f"it was written at {CUTOFF + SECOND}, after the mark's cutoff"
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_the_error_about_a_round_that_outlives_its_re_verification_names_the_set
     late, early = (no_progress_error(run, 1, lake.now + timedelta(seconds=by)) for by in (-2, 60))
 
     assert isinstance(late, Refused)
-    assert "it is valid for 5 seconds" in str(late)
+    assert "it is valid for only 5 seconds" in str(late)
     assert "LAKEGC_VERIFICATION_AGE" in str(late)
     assert "a whole round over 1 pending object" in str(early)
     assert "clocks" in str(early)

@@ -192,6 +192,13 @@ def signature_with_an_impossible_time(fleet: Fleet) -> None:
     altered_signature(fleet, written="0001-01-01T00:00:00+23:59")
 
 
+def deeply_nested_record(fleet: Fleet) -> None:
+    store = fleet.place("third").store()
+    signature = json.loads(store.read(TABLE_NOTES_KEY))["signed"]
+    record = f'{{"record": {"[" * 1200}{"]" * 1200}, "signed": {json.dumps(signature)}}}'
+    store.write(TABLE_NOTES_KEY, record.encode())
+
+
 def unreadable_record(fleet: Fleet) -> None:
     fleet.place("third").records().write(TABLE_NOTES_KEY, b'{"datasets": "none"}')
 
@@ -199,7 +206,7 @@ def unreadable_record(fleet: Fleet) -> None:
 INVALID: list[Callable[[Fleet], None]] = [
     forged_dataset, unsigned_record, record_signed_with_another_key, record_signed_for_another_repository,
     record_of_another_format, missing_dataset, missing_list_of_files, unreadable_record,
-    signature_that_is_not_ascii, signature_with_an_impossible_time,
+    signature_that_is_not_ascii, signature_with_an_impossible_time, deeply_nested_record,
 ]  # fmt: skip
 
 

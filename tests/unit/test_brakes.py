@@ -156,7 +156,7 @@ SENTENCES: dict[str, tuple[str, bool, float | None, float, dict[str, Any] | None
     "repository": ("share", False, 0.1, 0.5, None),
     "97.7 KiB expired; at most 102,400 GiB is allowed": ("bytes", False, 100_000 / GIB, 102_400, {}),
     "10,000 objects expired; at most 50,000,000 are allowed": ("count", False, 10_000, 50_000_000, {}),
-    f"12,345 objects expired, 1.2 times as many as in mark m0 (10,000 objects); {ALLOWED_JUMP}": (
+    f"12,345 objects expired, 1.2 times as many objects or bytes as in mark m0 (10,000 objects); {ALLOWED_JUMP}": (
         "jump", False, 1.2345, 3, {"expired": 12_345}
     ),
     f"10,000 objects expired, and none in mark m0; {ALLOWED_JUMP}": (

@@ -333,7 +333,7 @@ def test_an_unreadable_lease_blocks_every_run_and_is_left_as_it_is(lake: Lake, d
     """The message says what to do."""
     lake.write(data)
 
-    advice = r"can't be read \(.*\)\. If no other lakegc is running .* delete it"
+    advice = r"can't be read \(.*\)\. If no other lakegc is running .* delete the lease"
     for use in (lambda: lake.take("ann"), lambda: current_holder(lake.store)):
         with pytest.raises(Refused, match=advice) as refused:
             use()

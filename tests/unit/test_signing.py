@@ -165,7 +165,7 @@ def test_a_record_that_was_uploaded_in_parts_is_refused(seaweedfs: SeaweedFS, ke
     client.complete_multipart_upload(**at, UploadId=upload, MultipartUpload={"Parts": [part]})  # type: ignore[list-item]
 
     assert place.store().read(key) == data
-    with pytest.raises(Untrusted, match=f"{key} was uploaded in parts.*it is not used"):
+    with pytest.raises(Untrusted, match=f"{key} was uploaded in parts.*the file is not used"):
         read()
 
 

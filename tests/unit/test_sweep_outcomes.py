@@ -75,7 +75,7 @@ def test_a_second_task_attempt_does_not_hide_what_the_first_one_deleted() -> Non
     later = [{**row, "at": AT + timedelta(seconds=1)} for row in second.to_pylist()]
     receipts = pa.concat_tables([pa.Table.from_pylist(later, OUTCOMES), first])
 
-    assert addresses(sweep_outcomes.deleted(objects, receipts, OUTCOMES.empty_table())) == ["failed", "gone"]
+    assert addresses(sweep_outcomes.removed(objects, receipts, OUTCOMES.empty_table())) == ["failed", "gone"]
     assert addresses(sweep_outcomes.pending(objects, receipts, ADDRESSES.empty_table(), since=2)) == []
 
 
@@ -111,12 +111,12 @@ def test_objects_are_grouped_by_their_outcome() -> None:
     undone = outcomes(DELETED=(Outcome.RESTORED, 1), QUARANTINED=(Outcome.FAILED, 1))
     intents = objects.select(["address"])
 
-    deleted = sweep_outcomes.deleted(objects, receipts, nothing)
+    deleted = sweep_outcomes.removed(objects, receipts, nothing)
     assert deleted.schema.names == ["address", "size"]
     assert addresses(deleted) == ["DELETED", "QUARANTINED"]
-    assert addresses(sweep_outcomes.deleted(objects, receipts, undone)) == ["QUARANTINED"]
+    assert addresses(sweep_outcomes.removed(objects, receipts, undone)) == ["QUARANTINED"]
     assert addresses(sweep_outcomes.quarantined(objects, receipts)) == ["QUARANTINED"]
     assert addresses(sweep_outcomes.left_in_place(objects, receipts, intents)) == ["CHANGED", "RESCUED"]
     assert addresses(sweep_outcomes.left_in_place(objects, receipts, intents.slice(0, 0))) == []
-    assert addresses(sweep_outcomes.deleted(approved(), receipts, nothing)) == []
+    assert addresses(sweep_outcomes.removed(approved(), receipts, nothing)) == []
     assert addresses(sweep_outcomes.quarantined(approved(), receipts)) == []

@@ -104,7 +104,7 @@ def _check_account(account: str, endpoint: str) -> None:
     if account not in ((parts.hostname or "").split(".")[0], parts.path.strip("/").rpartition("/")[2]):
         raise WrongUsage(
             f"LAKEGC_AZURE_ENDPOINT_URL {parts.scheme}://{parts.hostname}{parts.path} is not for the account "
-            f"{account}: its host must start with the account name, or its path must end with it"
+            f"{account}: the URL's host must start with the account name, or its path must end with that name"
         )
 
 

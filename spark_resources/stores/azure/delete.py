@@ -100,7 +100,7 @@ class _Batch:
             return self._refused(responses.whole_batch.status, responses.whole_batch.to_result(), deadline)
         no_result = _failed_with(
             "NoAnswer",
-            "the store's response doesn't name this blob, so it may or may not have been deleted",
+            "the store's response has no clear result for this blob, so it may or may not have been deleted",
             transient=True,
         )
         by_number = {number: each.to_result() for number, each in responses.by_number.items()}

@@ -106,8 +106,8 @@ def is_folder(metadata: Mapping[str, str | None], size: int) -> bool:
 def checksum(md5: bytes | bytearray | None, tag: str) -> str | None:
     """A value that identifies the content: the MD5 if Azure has one, which lakeFS uses as well, otherwise the ETag.
 
-    An ETag changes with every write, and a copy has another one. The prefix `etag-` marks it, so that it is never taken
-    for an MD5.
+    An ETag changes with every write, and a copy has a different one. The prefix `etag-` marks ETags, so that none is
+    taken for an MD5.
     """
     if md5:
         return bytes(md5).hex()

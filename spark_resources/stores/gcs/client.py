@@ -213,7 +213,7 @@ def as_lakegc_error(error: Exception, where: str, action: str, key: str | None) 
             f"{what}: {full_stop(error)} If the store uses its own certificate authority, set LAKEGC_GCS_CA_BUNDLE."
         )
     if isinstance(error, CorruptContent):
-        return Transient(f"{what}: the received content differs from what is stored ({error}). Try again.")
+        return Transient(f"{what}: the received content doesn't match its checksum ({error}). Try again.")
     unreachable = f"{what}: {full_stop(error)} Check LAKEGC_GCS_ENDPOINT_URL and the network, then try again."
     return Transient(unreachable) if is_transient(error) else Unavailable(unreachable)
 
@@ -233,7 +233,7 @@ def _error_of_response(error: ErrorResponse, what: str, where: str) -> LakegcErr
         )
     if error.status == 404:
         return Unavailable(
-            f"{failure} (HTTP {error.status}): this is not Cloud Storage. Check LAKEGC_GCS_ENDPOINT_URL."
+            f"{failure} (HTTP {error.status}): the response isn't from Cloud Storage. Check LAKEGC_GCS_ENDPOINT_URL."
         )
     failure = f"{failure} (HTTP {error.status}). Try again. If the error persists, check the bucket's quotas."
     return Transient(failure, after_s=retry_after_s(error.headers)) if is_transient(error) else Unavailable(failure)

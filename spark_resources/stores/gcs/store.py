@@ -1,9 +1,9 @@
 """The store for Google Cloud Storage, over its JSON API. Keys are sent and returned byte for byte, or rejected.
 
 An object's tag is its generation, which identifies exactly this content: the store assigns a new one whenever the key
-is written. Its checksum is its CRC32C. Every object has one, even a composite one, and a copy has the same one. ETags
-change with the metadata, and composite objects have no MD5. Its time is that of the last change, including metadata
-changes, so it is never earlier than that of the content.
+is written. Its checksum is its CRC32C, which even composite objects have, and which a copy shares. ETags change with
+the metadata, and composite objects have no MD5. An object's time is that of its last change, including changes of the
+metadata, so it is never earlier than the time of the content.
 """
 
 from __future__ import annotations

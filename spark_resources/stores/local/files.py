@@ -158,7 +158,7 @@ class Changes:
         refuse_symlink(name, folder)
         with suppress(FileNotFoundError):
             if not stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-                raise NotAnObject("there is a folder of that name")
+                raise NotAnObject("a folder or a special file has that name")
 
 
 def _remove_empty(chain: Sequence[int], folders: Sequence[bytes]) -> None:

@@ -1,7 +1,7 @@
 """Builds the S3 client and translates its errors into lakegc's.
 
 dagster-aws's `S3Resource` has no path style, timeouts or CA bundle, and importing it would cost every executor seconds.
-Therefore `resource.py` offers that resource with this client, and executors build the client here directly.
+Therefore `resource.py` offers that resource with this client, and executors call `s3_client` directly.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
 
 import boto3
 import botocore.session
 from botocore.config import Config
+from botocore.configprovider import ConfiguredEndpointProvider
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
@@ -68,6 +70,7 @@ TRANSIENT_ERROR_CODES = frozenset(
         "ConditionalRequestConflict",
     }
 )  # fmt: skip
+_AWS_DOMAINS = (".amazonaws.com", ".amazonaws.com.cn", ".api.aws")
 UNKNOWN = "unknown"  # the code for an error that has none
 _CREDENTIAL_CODES = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken"})
 _PERMISSIONS = "check that these credentials may list, get, put and delete in this bucket"
@@ -83,6 +86,8 @@ def s3_client(settings: StoreSettings) -> S3Client:
     """A client for these settings; sends no request yet. Raises `WrongUsage` for a missing profile or a bad setting."""
     try:
         session = _session(settings.s3_profile)
+        if settings.s3_endpoint_url is None:
+            _refuse_configured_endpoint(session)
         region = settings.s3_region or session.region_name or "us-east-1"
         client: S3Client = session.client(
             "s3",
@@ -144,6 +149,21 @@ def _client_config(settings: StoreSettings) -> Config:
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
     )
+
+
+def _refuse_configured_endpoint(session: boto3.session.Session) -> None:
+    """Raise `WrongUsage` if boto3 would take another endpoint than AWS's from the environment or a profile: without
+    the setting, lakegc assumes what AWS can do, and doesn't probe the store."""
+    inner = session._session
+    if inner.get_config_variable("ignore_configured_endpoint_urls"):
+        return
+    configured = ConfiguredEndpointProvider(inner.full_config, inner.get_scoped_config(), "s3").provide()
+    host = urlsplit(str(configured or "")).hostname
+    if host is not None and not host.endswith(_AWS_DOMAINS):
+        raise WrongUsage(
+            f"AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL or AWS's configuration file names an S3 endpoint at {host}. Set "
+            "LAKEGC_S3_ENDPOINT_URL to this endpoint, so that lakegc probes what the store supports, or remove it."
+        )
 
 
 def _addressing_style(settings: StoreSettings) -> Literal["path", "auto", "virtual"]:
@@ -234,7 +254,7 @@ def _headers(error: ClientError) -> Mapping[str, str]:
 
 
 def code_of(error: ClientError) -> str:
-    """The store's own code, e.g. `NoSuchKey`; for a response without a body, the HTTP status as text."""
+    """The store's own code, e.g. `NoSuchKey`; for a response without a body, the HTTP status as text; else UNKNOWN."""
     return str(error.response.get("Error", {}).get("Code", UNKNOWN))
 
 

@@ -93,7 +93,7 @@ def _delete_one_by_one(
 ) -> dict[str, _ToResult]:
     not_sent = _failed_with(
         NOT_SENT,
-        "the store doesn't support batch deletes, and there wasn't enough time to delete all keys individually",
+        "the store refused the batch, and there wasn't enough time to delete all keys individually",
         transient=True,
     )
     return {full_key: _delete_one(client, bucket, full_key) if in_time() else not_sent for full_key in full_keys}

@@ -119,7 +119,7 @@ class FastRequests:
         self._pool = urllib3.PoolManager(
             maxsize=self._settings.connections,
             retries=False,
-            timeout=urllib3.Timeout(self._settings.connect_timeout, self._settings.read_timeout),
+            timeout=urllib3.Timeout(connect=self._settings.connect_timeout, read=self._settings.read_timeout),
             ca_certs=verify,
         ).connection_from_url(address.origin)
         self._address = address
