@@ -142,7 +142,7 @@ def restore(run: RestoreRun, selection: Selection) -> Restored:
     result = Restored(run.backup)
     with errors_from_executors():
         rows = wanted_rows(run, selection).persist()
-        result.unknown = unknown_keys(run, rows, selection)
+        result.unknown = keys_without_copy(run, rows, selection)
         totals = {row["outcome"]: row["count"] for row in rows.groupBy("outcome").count().collect()}
         result.not_in_backup = {name: count for name, count in totals.items() if name not in HAS_COPY}
         in_backup = rows.where(has_copy())
@@ -187,8 +187,9 @@ def wanted_rows(run: RestoreRun, selection: Selection) -> DataFrame:
     return rows
 
 
-def unknown_keys(run: RestoreRun, rows: DataFrame, selection: Selection) -> tuple[str, ...]:
-    """Requested keys that have no copy in the backup. Raises `WrongUsage` for a prefix that matches no object."""
+def keys_without_copy(run: RestoreRun, rows: DataFrame, selection: Selection) -> tuple[str, ...]:
+    """The first MAX_NAMED requested keys that have no copy in the backup. Raises `WrongUsage` for a prefix that matches
+    no object."""
     if selection.keys is None:
         if selection.prefix and rows.isEmpty():
             raise WrongUsage(

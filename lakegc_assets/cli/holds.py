@@ -153,7 +153,7 @@ def matches(target: Target, server: Server, holds: Sequence[Hold], now: datetime
         )
     if unresolved := unresolvable(holds, graph_known=graph.complete):
         raise Refused(
-            f"the holds {', '.join(unresolved)} require the whole commit graph, which can't be read with these "
+            f"holds that require the whole commit graph ({', '.join(unresolved)}) can't be resolved with these "
             f"credentials: {' '.join(report.not_verified)}",
             invariant=3,
         )

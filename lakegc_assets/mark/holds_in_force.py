@@ -37,7 +37,7 @@ def refuse_unresolvable(run: MarkRun, holds: Sequence[Hold], *, graph_known: boo
     unresolvable = decisions.unresolvable(holds, graph_known=graph_known)
     if unresolvable:
         raise Refused(
-            f"the holds {', '.join(unresolvable)} of {run.partition.repository} refer to commits or paths, but "
+            f"{run.partition.repository} has holds on commits or paths ({', '.join(unresolvable)}), but "
             "these credentials have no permission to read the commit graph, so lakegc can't determine everything that "
             "is on hold. Allow fs:ListBranches, fs:ListTags and fs:ListCommits, or drop these holds.",
             invariant=3,
@@ -54,7 +54,7 @@ def tags_for_holds(run: MarkRun, holds: Sequence[Hold]) -> set[Named]:
         return set(run.lakefs.tags(run.partition.repository).items())
     except Forbidden as error:
         raise Refused(
-            f"the holds {', '.join(tag_holds)} of {run.partition.repository} refer to tags, but these credentials have "
+            f"{run.partition.repository} has holds on tags ({', '.join(tag_holds)}), but these credentials have "
             f"no permission to list tags, so lakegc can't determine what is on hold: {error} Allow fs:ListTags, or "
             "drop these holds.",
             invariant=3,

@@ -153,18 +153,20 @@ class HeadWatch:
             self.permit.give(started_at + permit_duration(self.every))
 
     def _refuse_if_late(self) -> None:
-        """Raise `Unavailable` if the results of the other threads are too old to delete anything."""
+        """Raise `Unavailable` if the other threads have had no result for too long to delete anything more."""
         if not self._dumped_is_kept:
             raise Unavailable(
                 f"the objects of new commits of {self.repository} could not be read yet. {self._dump_failure}".strip()
             )
         if self.newly_retained is not None and boottime_s() > self._dump_due_at + MAX_DUMP_DELAY_S:
             raise Unavailable(
-                f"no dump of the commits of {self.repository} has succeeded for minutes. {self._dump_failure}".strip()
+                f"no dump of the commits of {self.repository} has succeeded in the last few minutes. "
+                f"{self._dump_failure}".strip()
             )
         if self.others is not None and self._others_delay.seconds(boottime_s()) > MAX_OTHERS_DELAY_S:
             raise Unavailable(
-                f"listing the heads of other repositories has failed for a minute. {self._others_failure}".strip()
+                "listing the heads of other repositories has been failing for over a minute. "
+                f"{self._others_failure}".strip()
             )
 
     def dump_commits(self) -> None:

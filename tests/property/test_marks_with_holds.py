@@ -244,8 +244,8 @@ def test_a_hold_added_before_the_mark_finishes_stops_it(world: World) -> None:
 @pytest.mark.parametrize(
     ("call", "result", "words"),
     [
-        ("dump_refs", {"return_value": None}, "legal, reports of lake refer to commits or paths"),
-        ("tags", {"side_effect": Forbidden("no right")}, "tagged, with-history of lake refer to tags"),
+        ("dump_refs", {"return_value": None}, r"lake has holds on commits or paths \(legal, reports\)"),
+        ("tags", {"side_effect": Forbidden("no right")}, r"lake has holds on tags \(tagged, with-history\)"),
     ],
 )
 def test_holds_that_cannot_be_evaluated_stop_the_mark(world: World, call: str, result: Any, words: str) -> None:
