@@ -20,7 +20,7 @@ from lakegc_assets.fsck.commit_graph import Graph, read_graph
 from lakegc_assets.fsck.findings import Report
 from lakegc_assets.mark.context import Target
 from lakegc_assets.rules.holds import References, commits_on_hold, in_force, unresolvable
-from lakegc_assets.rules.retention import retained_commits
+from lakegc_assets.rules.retention import commit_verdicts
 from spark_resources.errors import Refused, WrongUsage
 from spark_resources.mark_store.hold_file import BranchHold, Hold, PathHold, PrefixHold, TagHold, parse_hold
 from spark_resources.mark_store.holds import add_hold, drop_hold, holds_location, read_holds, read_unsigned, sign_holds
@@ -174,7 +174,7 @@ def matches_of(hold: Hold, target: Target, graph: Graph, rules: Rules | None, no
         row["objects"] = object_count(target, hold.prefix)
     elif not isinstance(hold, PathHold):
         commit_ids = commits_on_hold([hold], graph.commits, references, rules, now=now)
-        verdicts = retained_commits(graph.commits.values(), graph.heads, rules, now=now)
+        verdicts = commit_verdicts(graph.commits.values(), graph.heads, rules, now=now)
         row["commits"] = len(commit_ids)
         row["beyond_the_rules"] = sum(not verdict.retained and verdict.commit_id in commit_ids for verdict in verdicts)
     return row

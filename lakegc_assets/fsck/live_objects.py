@@ -13,7 +13,7 @@ from lakegc_assets.fsck.commit_graph import Graph
 from lakegc_assets.fsck.findings import Report
 from lakegc_assets.fsck.tables import SIGHTINGS, batch_of, finding_note, report_of
 from lakegc_assets.mark.context import Target
-from lakegc_assets.rules.retention import retained_commits
+from lakegc_assets.rules.retention import commit_verdicts
 from spark_resources.errors import DamagedData, Forbidden, LakegcError
 from spark_resources.lakefs import LakeFS
 from spark_resources.lakefs.branch_diff import whole_diff
@@ -44,7 +44,7 @@ def live_metaranges(target: Target, lakefs: LakeFS, graph: Graph, report: Report
     listed = retained_by_server(target, lakefs, report)
     retained = {*graph.heads.values()}
     try:
-        verdicts = retained_commits(graph.commits.values(), graph.heads, lakefs.rules(target.repository.id), now=now)
+        verdicts = commit_verdicts(graph.commits.values(), graph.heads, lakefs.rules(target.repository.id), now=now)
         retained |= {verdict.commit_id for verdict in verdicts if verdict.retained}
     except LakegcError as error:
         report.not_verified.append(

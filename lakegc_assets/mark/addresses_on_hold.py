@@ -61,7 +61,7 @@ NORMALIZED_BY_SOME_STORES = r"//|/$|^/|(^|/)\.{1,2}(/|$)|\\"  # addresses that s
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
-def read_addresses_on_hold(run: MarkRun, notes: StepNotes, *, committed: Collection[str]) -> None:
+def write_addresses_on_hold(run: MarkRun, notes: StepNotes, *, committed: Collection[str]) -> None:
     """Write the ranges that only commits on hold reach or that may contain paths on hold, and their addresses on hold.
 
     `committed` are the ids of the ranges that the rules retain.

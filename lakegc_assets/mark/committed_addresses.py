@@ -60,7 +60,7 @@ def read_ranges(run: MarkRun) -> None:
         )
         notes.facts |= {"ranges": len(refs), "entries": pc.sum(refs.column("entries")).as_py() or 0, "inside": 0}
         notes.facts |= {"outside": 0, "bytes_read": 0}
-        addresses_on_hold.read_addresses_on_hold(run, notes, committed=set(refs["range_id"].to_pylist()))
+        addresses_on_hold.write_addresses_on_hold(run, notes, committed=set(refs["range_id"].to_pylist()))
         write_ranges_dropped_since_listing(run, notes, candidates, refs)
         candidates.write_reused(notes, refs["range_id"].to_pylist())
         refs = refs.filter(pc.invert(pc.is_in(refs["range_id"], value_set=ranges_already_read(run, candidates.chain))))

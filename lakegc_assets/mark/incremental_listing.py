@@ -28,7 +28,7 @@ from lakegc_assets.mark.retained_commits import complete_graph, dumped_graph
 from lakegc_assets.rules import garbage
 from lakegc_assets.rules.addresses import listed_area_column, slice_column, slice_of, slices_of
 from lakegc_assets.rules.incremental import may_have_changed, slice_opened_at
-from lakegc_assets.rules.retention import retained_commits
+from lakegc_assets.rules.retention import commit_verdicts
 from spark_resources.deleting.lookup import Lookup
 from spark_resources.lakefs.ranges import ranges_of
 from spark_resources.model import ADDRESSES, DATA, RANGE_IDS, ROOT, STORED_OBJECTS
@@ -88,7 +88,7 @@ def no_longer_retained(run: MarkRun, chain: MarkChain) -> frozenset[str] | None:
     if dumped is None:
         return None
     commits = complete_graph(run, dumped, set(heads.values()))
-    verdicts = retained_commits(commits.values(), heads, record.rules, now=record.server_now)
+    verdicts = commit_verdicts(commits.values(), heads, record.rules, now=record.server_now)
     metaranges = {verdict.metarange_id for verdict in verdicts if verdict.retained} - {""}
     new = metaranges - chain.known_metaranges
     live = chain.ranges_of(metaranges - new)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from lakegc_assets.mark import holds_in_force
 from lakegc_assets.mark.context import DecidedCommits, Graph, MarkRun, StepNotes, step
 from lakegc_assets.rules.holds import References, commits_on_hold, tagged_commits, with_holds
-from lakegc_assets.rules.retention import Reason, Verdict, retained_commits, with_server_list
+from lakegc_assets.rules.retention import Reason, Verdict, commit_verdicts, with_server_list
 from spark_resources import sstable
 from spark_resources.errors import DamagedData, NotFound, Refused
 from spark_resources.lakefs import LakeFS
@@ -50,7 +50,7 @@ def decide_commits(run: MarkRun) -> None:
             *(commit_id for commit_id, _ in listed or ()),
         }
         commits = complete_graph(run, dumped, named)
-        verdicts = retained_commits(commits.values(), after, rules, now=run.mark.record.server_now)
+        verdicts = commit_verdicts(commits.values(), after, rules, now=run.mark.record.server_now)
         verdicts = with_server_list(verdicts, listed or [])
         verdicts = with_earlier_heads(verdicts, before, commits)
         on_hold = commits_on_hold(

@@ -12,7 +12,7 @@ from datetime import datetime
 from fnmatch import fnmatchcase, translate
 from typing import TypeAlias
 
-from lakegc_assets.rules.retention import Reason, Verdict, retained_commits
+from lakegc_assets.rules.retention import Reason, Verdict, commit_verdicts
 from spark_resources.errors import DamagedData
 from spark_resources.mark_store.hold_file import (
     BranchHold,
@@ -116,7 +116,7 @@ def _retained_longer(
         }
         if longer:
             extended = Rules(rules.default_days, {**rules.branch_days, **longer})
-            verdicts = retained_commits(commits.values(), heads, extended, now=now)
+            verdicts = commit_verdicts(commits.values(), heads, extended, now=now)
             retained |= {verdict.commit_id for verdict in verdicts if verdict.retained}
     return retained
 

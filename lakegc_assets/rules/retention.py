@@ -55,13 +55,13 @@ class Verdict:
     hold: str | None = None
 
 
-def retained_commits(
+def commit_verdicts(
     commits: Iterable[Commit], heads: Mapping[str, str], rules: Rules | None, *, now: datetime
 ) -> list[Verdict]:
     """One verdict for every commit of the graph, sorted by id.
 
     `heads` maps each branch to its commit; if `rules` is None, the repository has none, and nothing expires; `now`
-    is the time of the lakeFS server's clock. Raises `DamagedData` if the graph is inconsistent: a missing head or
+    is the time by the lakeFS server's clock. Raises `DamagedData` if the graph is inconsistent: a missing head or
     parent, two commits with one id (an exact duplicate is allowed), a cycle of main parents.
     """
     graph = _by_id(commits)

@@ -22,7 +22,7 @@ from lakegc_assets.mark.context import Graph, MarkRun
 from lakegc_assets.mark.holds_in_force import tags_for_holds
 from lakegc_assets.mark.retained_commits import unknown_ancestors
 from lakegc_assets.rules.holds import References, commits_on_hold, tagged_commits
-from lakegc_assets.rules.retention import retained_commits
+from lakegc_assets.rules.retention import commit_verdicts
 from spark_resources.errors import LakegcError
 from spark_resources.mark_store.holds import read_holds_of_any_version
 
@@ -133,7 +133,7 @@ class NewlyRetained:
         run = self.run
         assert run.decided is not None
         rules, now = run.mark.record.rules, run.mark.record.server_now
-        verdicts = retained_commits(self.graph.values(), branches, rules, now=now)
+        verdicts = commit_verdicts(self.graph.values(), branches, rules, now=now)
         references = References([branches], run.decided.tags)
         on_hold = commits_on_hold(run.decided.holds, self.graph, references, rules, now=now)
         return {verdict.commit_id for verdict in verdicts if verdict.retained} | on_hold.keys()

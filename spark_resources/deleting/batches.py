@@ -92,10 +92,10 @@ class Sender:
     def send(
         self, keys: Sequence[str], prefix: str, *, looked_up: float = NEVER
     ) -> tuple[list[SendResult], LakegcError | None]:
-        """Delete these keys, all of one prefix, which were last looked up at `looked_up` (a time of `clock`). Returns
-        one result per key, in any order.
+        """Delete these keys, all under one prefix, which were last looked up at `looked_up` (a reading of `clock`).
+        Returns one result per key, in any order.
 
-        If `check_may_send` raises, requests in flight are completed, the rest isn't sent, and the error is returned.
+        If `check_may_send` raises, requests in flight are completed, the others aren't sent, and the error is returned.
         """
         batches = self._batches(keys)
         stop_errors: list[LakegcError] = []

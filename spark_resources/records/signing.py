@@ -123,7 +123,7 @@ class Seal:
         return Seal.of(self._own_keys(), repository=repository, created=created, namespace=namespace)
 
     def sign(self, name: str, content: bytes, *, written: datetime, number: int = 0) -> Signature:
-        """The signature of a record with this key in the store (`name`)."""
+        """The signature of a record. `name` is the record's key in the store."""
         key = self._own_keys().current
         unsigned = Signature(key.id, written, "", number)
         return Signature(key.id, written, key.hmac(self._message(name, content, unsigned)), number)

@@ -18,7 +18,7 @@ import google_crc32c
 import pyarrow as pa
 
 from spark_resources.sstable.records import Record, TableProperties
-from spark_resources.sstable.wire import InvalidTable, put_uvarint, text, uvarint
+from spark_resources.sstable.wire import InvalidTable, as_uvarint, text, uvarint
 
 FOOTER_LENGTH = 53
 HANDLES_LENGTH = 40
@@ -144,7 +144,7 @@ def parse_handle(value: bytes) -> Handle:
 
 
 def put_handle(handle: Handle) -> bytes:
-    return put_uvarint(handle.offset) + put_uvarint(handle.length)
+    return as_uvarint(handle.offset) + as_uvarint(handle.length)
 
 
 def read_block(data: bytes, handle: Handle) -> bytes:

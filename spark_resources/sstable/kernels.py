@@ -240,19 +240,19 @@ def load(data: Bytes, offset: int, length: int, raw: int, out: Bytes) -> int:
 
 @compiled
 def record(block: Bytes, at: int, end: int, known: int) -> tuple[int, int, int, int]:
-    """The record at `at`: the lengths of its key's shared and own part, where the own part begins (or BROKEN), and the
-    length of its value. `known` is the length of the previous key in the block.
+    """The record at `at`: the lengths of the shared and unshared parts of its key, where the unshared part begins (or
+    BROKEN), and the length of its value. `known` is the length of the previous key in the block.
     """
     shared, at = uvarint(block, at, end)
     if at < 0 or shared < 0 or shared > known:
         return 0, 0, BROKEN, 0
-    own, at = uvarint(block, at, end)
+    unshared, at = uvarint(block, at, end)
     if at < 0:
         return 0, 0, BROKEN, 0
     length, at = uvarint(block, at, end)
-    if at < 0 or own < 0 or own > end - at or length < 0 or length > end - at - own:
+    if at < 0 or unshared < 0 or unshared > end - at or length < 0 or length > end - at - unshared:
         return 0, 0, BROKEN, 0
-    return shared, own, at, length
+    return shared, unshared, at, length
 
 
 @compiled_with_arrays

@@ -13,10 +13,10 @@ from spark_resources.sstable.wire import (
     LENGTH_DELIMITED,
     VARINT,
     InvalidTable,
+    as_uvarint,
     fields,
     put_bytes_field,
     put_text_field,
-    put_uvarint,
     put_varint_field,
     signed,
     text,
@@ -63,7 +63,7 @@ def _part(stored: bytes, at: int) -> tuple[bytes, int]:
 
 
 def put_value(identity: bytes, data: bytes) -> bytes:
-    return put_uvarint(len(identity) << 1) + identity + put_uvarint(len(data) << 1) + data
+    return as_uvarint(len(identity) << 1) + identity + as_uvarint(len(data) << 1) + data
 
 
 class _Message:

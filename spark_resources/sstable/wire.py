@@ -49,7 +49,7 @@ def uvarint(data: bytes, at: int, end: int) -> tuple[int, int]:
     raise InvalidTable("a number runs past the end of the data, or has more than 64 bits")
 
 
-def put_uvarint(value: int) -> bytes:
+def as_uvarint(value: int) -> bytes:
     out = bytearray()
     while value >= 0x80:
         out.append((value & 0x7F) | 0x80)
@@ -98,11 +98,11 @@ def fields(message: bytes, kinds: dict[int, int], what: str) -> Iterator[tuple[i
 
 def put_varint_field(number: int, value: int) -> bytes:
     """A varint field as protobuf 3 writes it. The default value is not written at all."""
-    return b"" if value == 0 else put_uvarint(number << 3 | VARINT) + put_uvarint(unsigned(value))
+    return b"" if value == 0 else as_uvarint(number << 3 | VARINT) + as_uvarint(unsigned(value))
 
 
 def put_bytes_field(number: int, value: bytes) -> bytes:
-    return put_uvarint(number << 3 | LENGTH_DELIMITED) + put_uvarint(len(value)) + value
+    return as_uvarint(number << 3 | LENGTH_DELIMITED) + as_uvarint(len(value)) + value
 
 
 def put_text_field(number: int, value: str) -> bytes:

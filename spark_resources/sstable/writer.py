@@ -36,7 +36,7 @@ from spark_resources.sstable.content_ids import content_id, entry_identity, reco
 from spark_resources.sstable.records import Branch, Dump, Entry, RangeRef, Record, Tag, WrittenTable
 from spark_resources.sstable.schemas import DUMP_SCHEMAS
 from spark_resources.sstable.values import put_branch, put_commit, put_entry, put_range_ref, put_tag, put_value
-from spark_resources.sstable.wire import put_uvarint
+from spark_resources.sstable.wire import as_uvarint
 
 _T = TypeVar("_T")
 
@@ -138,7 +138,7 @@ class BlockBuilder:
             self._restarts.append(len(self._body))
         else:
             shared = _shared_prefix_length(self.last_key, key)
-        self._body += put_uvarint(shared) + put_uvarint(len(key) - shared) + put_uvarint(len(value))
+        self._body += as_uvarint(shared) + as_uvarint(len(key) - shared) + as_uvarint(len(value))
         self._body += key[shared:] + value
         self.last_key = key
         self.count += 1
@@ -218,7 +218,7 @@ class TableBuilder:
         """Write the index, in one level or two; returns the properties that describe it."""
         parts = [*self._full_indexes, self._index]
         properties = {
-            "rocksdb.num.data.blocks": put_uvarint(sum(part.count for part in parts)),
+            "rocksdb.num.data.blocks": as_uvarint(sum(part.count for part in parts)),
             "rocksdb.block.based.table.index.type": struct.pack("<I", ONE_LEVEL),
         }
         size = sum(part.size for part in parts) + BLOCK_TRAILER
@@ -228,10 +228,10 @@ class TableBuilder:
             for part in parts:
                 top.add(part.last_key, put_handle(self._write_block(part.contents(), _compressed_if_smaller)))
             properties["rocksdb.block.based.table.index.type"] = struct.pack("<I", TWO_LEVELS)
-            properties["rocksdb.index.partitions"] = put_uvarint(len(parts))
-            properties["rocksdb.top-level.index.size"] = put_uvarint(top.size)
+            properties["rocksdb.index.partitions"] = as_uvarint(len(parts))
+            properties["rocksdb.top-level.index.size"] = as_uvarint(top.size)
             size += top.size
-        properties["rocksdb.index.size"] = put_uvarint(size)
+        properties["rocksdb.index.size"] = as_uvarint(size)
         self._index_handle = self._write_block(top.contents(), _compressed_if_smaller)
         return properties
 
@@ -244,10 +244,10 @@ class TableBuilder:
             "max_key": ref.max_key,
             "count": b"%d" % ref.count,
             "estimated_size_bytes": b"%d" % ref.estimated_size,
-            "rocksdb.data.size": put_uvarint(self._data_size),
-            "rocksdb.num.entries": put_uvarint(ref.count),
-            "rocksdb.raw.key.size": put_uvarint(sum(len(key) + KEY_TRAILER for key, _ in self._records)),
-            "rocksdb.raw.value.size": put_uvarint(sum(len(value) for _, value in self._records)),
+            "rocksdb.data.size": as_uvarint(self._data_size),
+            "rocksdb.num.entries": as_uvarint(ref.count),
+            "rocksdb.raw.key.size": as_uvarint(sum(len(key) + KEY_TRAILER for key, _ in self._records)),
+            "rocksdb.raw.value.size": as_uvarint(sum(len(value) for _, value in self._records)),
         }
 
     def _write_block(self, contents: bytes, compress: Callable[[bytes], tuple[bytes, int]]) -> Handle:
@@ -269,7 +269,7 @@ def _compressed_if_smaller(contents: bytes) -> tuple[bytes, int]:
 
 
 def _varint_length(value: int) -> int:
-    return len(put_uvarint(value))
+    return len(as_uvarint(value))
 
 
 def _shared_prefix_length(one: bytes, other: bytes) -> int:

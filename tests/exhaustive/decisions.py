@@ -21,7 +21,7 @@ from lakegc_assets.mark.uncommitted_readings import why_list_again
 from lakegc_assets.rules import garbage
 from lakegc_assets.rules.delete_check import check_before_delete
 from lakegc_assets.rules.holds import References, commits_on_hold, with_holds
-from lakegc_assets.rules.retention import retained_commits, with_server_list
+from lakegc_assets.rules.retention import commit_verdicts, with_server_list
 from lakegc_assets.sweep.newly_retained import NewlyRetained
 from spark_resources.deleting.lookup import FOUND
 from spark_resources.lakefs.responses import UncommittedLists
@@ -182,7 +182,7 @@ class Retention:
         commits, now_heads = names.graph(known), names.heads(read.after)
         if not the_rule:
             return Decided(frozenset(heads | read.listed), known)
-        verdicts = retained_commits(commits.values(), now_heads, rules(read.rule), now=SERVER_NOW)
+        verdicts = commit_verdicts(commits.values(), now_heads, rules(read.rule), now=SERVER_NOW)
         listed = [(commit_name, names.commit(number).metarange_id) for number in sorted(read.listed)
                   for commit_name in [names.name(number)]]  # fmt: skip
         verdicts = with_server_list(verdicts, listed)

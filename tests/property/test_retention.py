@@ -10,7 +10,7 @@ import pytest
 from hypothesis import Phase, event, find, given, settings
 from hypothesis import strategies as st
 
-from lakegc_assets.rules.retention import Reason, Verdict, retained_commits, with_server_list
+from lakegc_assets.rules.retention import Reason, Verdict, commit_verdicts, with_server_list
 from spark_resources.errors import DamagedData
 from spark_resources.model import Commit, Rules
 from tests.support import oracle
@@ -41,7 +41,7 @@ class History(NamedTuple):
         return Rules(self.default_days, self.branch_days)
 
     def verdicts(self) -> dict[str, Verdict]:
-        verdicts = retained_commits(self.product_commits(), self.heads, self.rules(), now=moment(self.now))
+        verdicts = commit_verdicts(self.product_commits(), self.heads, self.rules(), now=moment(self.now))
         return {verdict.commit_id: verdict for verdict in verdicts}
 
     def retained(self) -> set[str]:
@@ -165,11 +165,11 @@ def test_the_reasons_of_verdicts_agree_with_the_graph(history: History) -> None:
 def test_verdicts_do_not_depend_on_the_order_of_the_input(history: History, random: Random) -> None:
     """Commits and heads may come in any order."""
     commits, heads = history.product_commits(), list(history.heads.items())
-    before = retained_commits(commits, history.heads, history.rules(), now=moment(history.now))
+    before = commit_verdicts(commits, history.heads, history.rules(), now=moment(history.now))
     random.shuffle(commits)
     random.shuffle(heads)
 
-    assert retained_commits(commits, dict(heads), history.rules(), now=moment(history.now)) == before
+    assert commit_verdicts(commits, dict(heads), history.rules(), now=moment(history.now)) == before
 
 
 @given(histories(), st.sampled_from([*BRANCHES, None]), st.integers(1, 3), st.integers(0, 3 * DAY))
@@ -218,7 +218,7 @@ def test_the_union_with_the_servers_list_has_exactly_the_commits_of_both(history
 @patient
 def test_without_rules_all_commits_are_retained(history: History) -> None:
     """The dates, heads and versions of commits don't matter."""
-    verdicts = retained_commits(history.product_commits(), history.heads, None, now=moment(history.now))
+    verdicts = commit_verdicts(history.product_commits(), history.heads, None, now=moment(history.now))
 
     assert {(verdict.commit_id, verdict.why) for verdict in verdicts if verdict.retained} == {
         (name, Reason.NO_RULES) for name in history.commits
@@ -235,7 +235,7 @@ def test_an_incomplete_graph_is_an_error(history: History) -> None:
         return
     for rules in (history.rules(), None):
         with pytest.raises(DamagedData):
-            retained_commits(history.product_commits(), history.heads, rules, now=moment(history.now))
+            commit_verdicts(history.product_commits(), history.heads, rules, now=moment(history.now))
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def test_a_line_of_100_000_commits_gets_verdicts_to_its_root() -> None:
     """The head and the commits behind a young child are retained."""
     commits = line(100_000)
 
-    verdicts = retained_commits(commits, {"main": commits[-1].id}, Rules(1), now=moment(NOW))
+    verdicts = commit_verdicts(commits, {"main": commits[-1].id}, Rules(1), now=moment(NOW))
 
     # A day has 1440 minutes. A child dated at the cutoff may have lost its fraction of a second, so it counts as young.
     retained = [verdict.commit_id for verdict in verdicts if verdict.retained]
@@ -285,7 +285,7 @@ def test_20_000_branches_on_a_shared_line_get_verdicts_in_one_pass() -> None:
     heads = {f"branch{place:05}": commits[place + 20_000].id for place in range(20_000)}
     longest = {"branch19999": 365}
 
-    verdicts = retained_commits(commits, heads, Rules(0, longest), now=moment(NOW))
+    verdicts = commit_verdicts(commits, heads, Rules(0, longest), now=moment(NOW))
 
     assert [verdict.commit_id for verdict in verdicts if verdict.retained] == [commit.id for commit in commits]
     assert {verdict.branch for verdict in verdicts if verdict.why is Reason.CHILD_YOUNG} == {"branch19999"}
@@ -298,7 +298,7 @@ def test_a_parent_of_50_000_branches_is_retained_by_the_longest_rule() -> None:
     children = [Commit(f"child{number:05}", ("parent",), old, "c") for number in range(50_000)]
     heads = {child.id: child.id for child in children}
 
-    verdicts = retained_commits([root, parent, *children], heads, Rules(1, {"child31415": 6}), now=moment(NOW))
+    verdicts = commit_verdicts([root, parent, *children], heads, Rules(1, {"child31415": 6}), now=moment(NOW))
 
     behind = {verdict.commit_id: verdict for verdict in verdicts if verdict.why is not Reason.HEAD}
     assert {(name, verdict.retained, verdict.branch) for name, verdict in behind.items()} == {

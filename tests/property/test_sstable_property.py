@@ -25,7 +25,7 @@ from spark_resources.sstable.blocks import FOOTER_LENGTH, SET_TRAILER, Handle
 from spark_resources.sstable.decoders import decoders
 from spark_resources.sstable.records import Record
 from spark_resources.sstable.values import put_value
-from spark_resources.sstable.wire import put_bytes_field, put_uvarint, put_varint_field
+from spark_resources.sstable.wire import as_uvarint, put_bytes_field, put_varint_field
 from spark_resources.sstable.writer import _separator, _successor
 from tests.support.sstable_cases import (
     SNAPPY,
@@ -144,7 +144,7 @@ def test_decoders_agree_on_any_records(records: list[tuple[bytes, bytes]]) -> No
 _SMALL = st.integers(0, 300) | st.integers(0, 2**64 - 1) | st.integers(-3, 3).map(lambda n: n % 2**64)
 _FIELDS = st.one_of(
     st.builds(put_bytes_field, st.integers(0, 9), st.binary(max_size=12) | _TEXT.map(str.encode)),
-    st.builds(lambda number, value: put_uvarint(number << 3) + put_uvarint(value), st.integers(0, 9), _SMALL),
+    st.builds(lambda number, value: as_uvarint(number << 3) + as_uvarint(value), st.integers(0, 9), _SMALL),
     st.builds(
         lambda seconds, nanos: put_bytes_field(2, put_varint_field(1, seconds) + put_varint_field(2, nanos)),
         st.integers(-62135596801, 253402300800),
@@ -160,7 +160,7 @@ def test_decoders_agree_on_any_message(fields: list[bytes], behind: bytes, lie: 
     """An entry of known and unknown fields, in any order and cut anywhere, is valid for all decoders or for none."""
     message = put_bytes_field(1, b"data/x") + b"".join(fields)
     stored = (
-        put_value(b"identity", message) if lie == 0 else put_uvarint(2) + b"i" + put_uvarint((len(message) + lie) * 2)
+        put_value(b"identity", message) if lie == 0 else as_uvarint(2) + b"i" + as_uvarint((len(message) + lie) * 2)
     )
     assert_decoders_agree(assemble([data_block((b"a", stored + behind if lie == 0 else stored + message))]))
 
@@ -177,8 +177,8 @@ def test_decoders_agree_on_any_block(records: Any, restarts: list[int], behind: 
     body = b""
     for shared, unshared, length, key, trailed, content in records:
         stored = key + (SET_TRAILER if trailed else b"")
-        body += put_uvarint(shared % 3) + put_uvarint(len(stored) if unshared % 4 else unshared)
-        body += put_uvarint(len(content) if length % 4 else length) + stored + content
+        body += as_uvarint(shared % 3) + as_uvarint(len(stored) if unshared % 4 else unshared)
+        body += as_uvarint(len(content) if length % 4 else length) + stored + content
     good = data_block((b"a", put_value(b"", put_bytes_field(1, b"x"))))
     assert_decoders_agree(assemble([raw_block(body + behind, restarts)], like=[good]))
 
@@ -195,7 +195,7 @@ def test_decoders_agree_on_any_compression(elements: list[tuple[int, bytes]], li
     stream = b"\xf4" + (len(good) - 1).to_bytes(2, "little") + good
     for tag, rest in elements:
         stream = bytes([tag]) + rest + stream if lie else stream + bytes([tag]) + rest
-    stored = Stored(put_uvarint(max(len(good) + sum(len(rest) for _, rest in elements) + lie, 0)) + stream, SNAPPY)
+    stored = Stored(as_uvarint(max(len(good) + sum(len(rest) for _, rest in elements) + lie, 0)) + stream, SNAPPY)
     assert_decoders_agree(assemble([stored], like=[good]))
 
 

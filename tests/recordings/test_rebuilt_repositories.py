@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from lakegc_assets.rules.retention import retained_commits
+from lakegc_assets.rules.retention import commit_verdicts
 from spark_resources.lakefs.gc_lists import parse_commits_csv
 from spark_resources.lakefs_sandbox import ALL_OVERSIGHTS, Sandbox
 from spark_resources.lakefs_sandbox.gc_api import dump_refs, prepare_commits, prepare_uncommitted
@@ -122,7 +122,7 @@ def test_a_mark_of_a_rebuilt_history_gives_the_recorded_verdicts_and_expired_set
 
     assert mark.expired == {rebuilt.addresses[key] for key in source.recording.expired()}
     verdicts = {row["commit_id"]: row for row in mark.verdicts()}
-    expected = retained_commits(source.commits.values(), source.heads, source.rules, now=source.recording.recorded_at)
+    expected = commit_verdicts(source.commits.values(), source.heads, source.rules, now=source.recording.recorded_at)
     assert verdicts.keys() == {rebuilt.commits[verdict.commit_id] for verdict in expected}
     for verdict in expected:
         actual = verdicts[rebuilt.commits[verdict.commit_id]]

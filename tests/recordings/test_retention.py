@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets.rules.retention import Reason, Verdict, retained_commits, with_server_list
+from lakegc_assets.rules.retention import Reason, Verdict, commit_verdicts, with_server_list
 from spark_resources.lakefs.gc_lists import parse_commits_csv, read_uncommitted_file
 from spark_resources.model import Commit, Rules
 from spark_resources.sstable import read_branches, read_commits, read_entries, read_ranges
@@ -71,7 +71,7 @@ class History:
         return {commit_id for listed in self.server_lists for commit_id, _ in listed}
 
     def verdicts(self) -> dict[str, Verdict]:
-        return {v.commit_id: v for v in retained_commits(self.commits, self.heads, self.rules, now=self.now)}
+        return {v.commit_id: v for v in commit_verdicts(self.commits, self.heads, self.rules, now=self.now)}
 
     def retained(self) -> set[str]:
         return {name for name, verdict in self.verdicts().items() if verdict.retained}
@@ -153,7 +153,7 @@ def test_dates_truncated_to_seconds_retain_at_least_as_many_commits(history: His
     dates = {c["id"]: c["creation_date"] for c in history.api("commits_reachable_from_branches")["commits"]}
     cut_off = [replace(commit, created=commit.created.replace(microsecond=0)) for commit in history.commits]
 
-    verdicts = retained_commits(cut_off, history.heads, history.rules, now=history.now)
+    verdicts = commit_verdicts(cut_off, history.heads, history.rules, now=history.now)
 
     assert dates.items() <= {commit.id: int(commit.created.timestamp()) for commit in cut_off}.items()
     assert {verdict.commit_id for verdict in verdicts if verdict.retained} >= history.retained()

@@ -28,7 +28,7 @@ from spark_resources.sstable.blocks import (
     read_block,
 )
 from spark_resources.sstable.values import put_value
-from spark_resources.sstable.wire import put_bytes_field, put_uvarint, put_varint_field
+from spark_resources.sstable.wire import as_uvarint, put_bytes_field, put_varint_field
 from spark_resources.sstable.writer import BlockBuilder
 
 PLAIN, SNAPPY = 0, 1
@@ -113,8 +113,8 @@ def own_properties(blocks: Sequence[bytes]) -> dict[str, bytes]:
         "max_key": users[-1],
         "rocksdb.comparator": b"leveldb.BytewiseComparator",
         "rocksdb.block.based.table.index.type": ONE_LEVEL,
-        "rocksdb.num.entries": put_uvarint(len(keys)),
-        "rocksdb.raw.key.size": put_uvarint(sum(map(len, keys))),
+        "rocksdb.num.entries": as_uvarint(len(keys)),
+        "rocksdb.raw.key.size": as_uvarint(sum(map(len, keys))),
     }
 
 
@@ -271,7 +271,7 @@ def _everything() -> bytes:
 
 def _literal(contents: bytes) -> Stored:
     """Snappy data built by hand: one literal with a length of two bytes."""
-    return Stored(put_uvarint(len(contents)) + b"\xf4" + struct.pack("<H", len(contents) - 1) + contents, SNAPPY)
+    return Stored(as_uvarint(len(contents)) + b"\xf4" + struct.pack("<H", len(contents) - 1) + contents, SNAPPY)
 
 
 WHOLE = [
@@ -425,17 +425,17 @@ def _properties() -> list[Damaged]:
             says(f"a count of {count!r}", count=count)
             for count in (b"", b"0", b"2", b"-1", b"01", b" 1", b"1x", "١".encode(), b"9" * 18, b"9" * 30)
         ),
-        says("as many entries as never", entries=put_uvarint(1 << 62)),
-        says("one entry more", entries=put_uvarint(2)),
-        says("one entry more, twice", entries=put_uvarint(2), count=b"2"),
-        says("one entry less, twice", entries=put_uvarint(0), count=b"0"),
+        says("as many entries as never", entries=as_uvarint(1 << 62)),
+        says("one entry more", entries=as_uvarint(2)),
+        says("one entry more, twice", entries=as_uvarint(2), count=b"2"),
+        says("one entry less, twice", entries=as_uvarint(0), count=b"0"),
         says("a number with more", entries=b"\x01\x00"),
         says("a number that doesn't end", entries=b"\x81"),
         says("another first key", min_key=b"A"),
         says("another last key", max_key=b"b"),
-        says("longer keys", keys=put_uvarint(10)),
-        says("shorter keys", keys=put_uvarint(8)),
-        says("endless keys", keys=put_uvarint(1 << 40)),
+        says("longer keys", keys=as_uvarint(10)),
+        says("shorter keys", keys=as_uvarint(8)),
+        says("endless keys", keys=as_uvarint(1 << 40)),
         says("another type", type=b"metaranges"),
         says("no known type", type=b"rangez"),
         says("a type that is not UTF-8", type=b"\xff"),
@@ -528,7 +528,7 @@ def _padded(number: int, size: int) -> bytes:
 
 def _blocks() -> list[Damaged]:
     good = assemble([GOOD])
-    length = put_uvarint(len(GOOD))
+    length = as_uvarint(len(GOOD))
     literal = _literal(GOOD).contents
     far = b"\x00" * 7
 
@@ -553,11 +553,11 @@ def _blocks() -> list[Damaged]:
         packed("a length that doesn't end", b"\xff" * 9),
         packed("a length of six bytes", b"\x80\x80\x80\x80\x80\x00" + literal[1:]),
         packed("the right length in six bytes", _padded(len(GOOD), 6) + literal[1:]),
-        packed("a length of gigabytes", put_uvarint((1 << 32) - 1) + literal[1:]),
-        packed("a length of 2**62", put_uvarint(1 << 62) + literal[1:]),
-        packed("a length beyond what snappy can", put_uvarint(22 * len(literal) + 1) + literal[1:]),
-        packed("one byte too few", put_uvarint(len(GOOD) + 1) + literal[1:]),
-        packed("one byte too many", put_uvarint(len(GOOD) - 1) + literal[1:]),
+        packed("a length of gigabytes", as_uvarint((1 << 32) - 1) + literal[1:]),
+        packed("a length of 2**62", as_uvarint(1 << 62) + literal[1:]),
+        packed("a length beyond what snappy can", as_uvarint(22 * len(literal) + 1) + literal[1:]),
+        packed("one byte too few", as_uvarint(len(GOOD) + 1) + literal[1:]),
+        packed("one byte too many", as_uvarint(len(GOOD) - 1) + literal[1:]),
         packed("a literal that runs out", literal[:-1]),
         packed("a literal of 16 that runs out", b"\x10\x3c" + bytes(15)),
         packed("a literal without its length", length + b"\xf4\x01"),
@@ -576,10 +576,10 @@ def _blocks() -> list[Damaged]:
         records("a key beyond the block", b"\x00\x7f\x00a\x01" + far),
         records("a value beyond the block", b"\x00\x09\x7fa\x01" + far),
         records("key and value beyond the block", b"\x00\x09\x02a\x01" + far + b"x"),
-        records("a key of 2**63", b"\x00" + put_uvarint(1 << 63) + b"\x00a\x01" + far),
-        records("a value of 2**64 - 1", b"\x00\x09" + put_uvarint((1 << 64) - 1) + b"a\x01" + far),
-        records("a key of 2**64 - 1 behind another", GOOD[:-8] + b"\x09" + put_uvarint((1 << 64) - 1) + b"\x00"),
-        records("a value of 2**64 - 1 behind another", GOOD[:-8] + b"\x01\x08" + put_uvarint((1 << 64) - 1) + b"b" * 8),
+        records("a key of 2**63", b"\x00" + as_uvarint(1 << 63) + b"\x00a\x01" + far),
+        records("a value of 2**64 - 1", b"\x00\x09" + as_uvarint((1 << 64) - 1) + b"a\x01" + far),
+        records("a key of 2**64 - 1 behind another", GOOD[:-8] + b"\x09" + as_uvarint((1 << 64) - 1) + b"\x00"),
+        records("a value of 2**64 - 1 behind another", GOOD[:-8] + b"\x01\x08" + as_uvarint((1 << 64) - 1) + b"b" * 8),
         records("a length beyond 64 bits", b"\x00" + b"\xff" * 9 + b"\x02\x00a\x01" + far),
         records("a length of eleven bytes", b"\x80" * 10 + b"\x00\x09\x00a\x01" + far),
         records("a record cut off", b"\x00\x09"),
@@ -618,8 +618,8 @@ def _keys() -> list[Damaged]:
 
 def _values() -> list[Damaged]:
     data = message()
-    size = put_uvarint(len(data) << 1)
-    head = put_uvarint(len(IDENTITY) << 1) + IDENTITY
+    size = as_uvarint(len(data) << 1)
+    head = as_uvarint(len(IDENTITY) << 1) + IDENTITY
     fields = {1: b"\x0a\x01x", 2: TIME, 3: b"\x18\x01", 4: b"\x22\x01x", 6: b"\x30\x01", 7: b"\x3a\x01x"}
     return [
         *(
@@ -629,12 +629,12 @@ def _values() -> list[Damaged]:
                 "an identity alone": head,
                 "an identity beyond the value": b"\x7e" + data,
                 "an identity of negative length": b"\x01" + size + data,
-                "an identity of 2**62": put_uvarint(1 << 63) + data,
+                "an identity of 2**62": as_uvarint(1 << 63) + data,
                 "an identity of no length": b"\xff" * 11,
-                "data of negative length": head + put_uvarint((len(data) << 1) + 1) + data,
-                "data that is shorter": head + put_uvarint((len(data) + 1) << 1) + data,
-                "data that is longer": head + put_uvarint((len(data) - 1) << 1) + data,
-                "data of 2**62": head + put_uvarint(1 << 63) + data,
+                "data of negative length": head + as_uvarint((len(data) << 1) + 1) + data,
+                "data that is shorter": head + as_uvarint((len(data) + 1) << 1) + data,
+                "data that is longer": head + as_uvarint((len(data) - 1) << 1) + data,
+                "data of 2**62": head + as_uvarint(1 << 63) + data,
                 "something behind the data": put_value(IDENTITY, data) + b"\x00",
             }.items()
         ),
@@ -647,7 +647,7 @@ def _values() -> list[Damaged]:
                 "an unknown field": message(b"x", put_varint_field(8, 1)),
                 "an unknown text field": message(b"x", put_bytes_field(9, b"y")),
                 "a field of number 0": message(b"x", b"\x00\x00"),
-                "a field of a large number": message(b"x", put_uvarint(1000 << 3) + b"\x01"),
+                "a field of a large number": message(b"x", as_uvarint(1000 << 3) + b"\x01"),
                 "a fixed field": message(b"x", b"\x19" + bytes(8)),
                 "a group": message(b"x", b"\x1b\x1c"),
                 "a size that is text": message(b"x", b"\x1a\x01x"),
@@ -656,7 +656,7 @@ def _values() -> list[Damaged]:
                 "a tag without a value": message(b"x", b"\x18"),
                 "a text without its length": message(b"x", b"\x22"),
                 "a text beyond the entry": message(b"x", b"\x22\x02y"),
-                "a text of 2**63": message(b"x", b"\x22" + put_uvarint(1 << 63) + b"y"),
+                "a text of 2**63": message(b"x", b"\x22" + as_uvarint(1 << 63) + b"y"),
                 "metadata beyond the entry": message(b"x", b"\x2a\x02y"),
                 "a size beyond 64 bits": message(b"x", b"\x18" + b"\xff" * 9 + b"\x02"),
                 "a size of eleven bytes": message(b"x", b"\x18" + b"\x80" * 10 + b"\x00"),

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakegc_assets.mark.context import DecidedCommits, MarkRun
-from lakegc_assets.rules.retention import retained_commits
+from lakegc_assets.rules.retention import commit_verdicts
 from lakegc_assets.sweep import newly_retained
 from lakegc_assets.sweep.newly_retained import NewlyRetained, TooMuchChanged
 from spark_resources import sstable
@@ -77,7 +77,7 @@ class History:
     def retained(self, rules: Rules | None, known: Collection[str] | None = None) -> set[str]:
         """The commits that the rule retains, of all commits or of the known ones."""
         commits = [commit for commit in self.commits.values() if known is None or commit.id in known]
-        verdicts = retained_commits(commits, self.branches, rules, now=NOW)
+        verdicts = commit_verdicts(commits, self.branches, rules, now=NOW)
         return {verdict.commit_id for verdict in verdicts if verdict.retained}
 
     def reached(self) -> set[str]:

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from lakegc_assets.rules.retention import Reason, Verdict, retained_commits, with_server_list
+from lakegc_assets.rules.retention import Reason, Verdict, commit_verdicts, with_server_list
 from spark_resources.errors import DamagedData
 from spark_resources.model import Commit, Rules
 
@@ -26,7 +26,7 @@ def march(day: int) -> datetime:
 def verdicts(
     commits: list[Commit], heads: dict[str, str], rules: Rules | None, *, now: datetime = NOW
 ) -> dict[str, Verdict]:
-    return {verdict.commit_id: verdict for verdict in retained_commits(commits, heads, rules, now=now)}
+    return {verdict.commit_id: verdict for verdict in commit_verdicts(commits, heads, rules, now=now)}
 
 
 def retained(commits: list[Commit], heads: dict[str, str], rules: Rules | None, *, now: datetime = NOW) -> set[str]:
@@ -75,7 +75,7 @@ def test_every_verdict_has_its_branch_days_and_end_of_retention() -> None:
 
 def test_a_verdict_has_the_date_message_and_metarange_of_its_commit() -> None:
     """A reviewer reads the date and the message."""
-    (verdict,) = retained_commits([commit("a", created=march(1), metarange="abc")], {"main": "a"}, Rules(7), now=NOW)
+    (verdict,) = commit_verdicts([commit("a", created=march(1), metarange="abc")], {"main": "a"}, Rules(7), now=NOW)
 
     assert (verdict.created, verdict.message, verdict.metarange_id) == (march(1), "message of a", "abc")
 
@@ -303,7 +303,7 @@ both_ways = pytest.mark.parametrize("rules", [Rules(7), None], ids=["rules", "no
 def test_a_head_missing_from_the_graph_is_an_error(rules: Rules | None) -> None:
     """The error names branch and commit. Without it, the live set would be too small."""
     with pytest.raises(DamagedData, match=r"(?s)'topic'.*c9") as raised:
-        retained_commits([commit("a")], {"main": "a", "topic": "c9"}, rules, now=NOW)
+        commit_verdicts([commit("a")], {"main": "a", "topic": "c9"}, rules, now=NOW)
 
     assert raised.value.invariant == 3
 
@@ -313,7 +313,7 @@ def test_a_head_missing_from_the_graph_is_an_error(rules: Rules | None) -> None:
 def test_a_missing_parent_is_an_error(rules: Rules | None, parents: tuple[str, ...]) -> None:
     """The error names child and parent. The parent may be the main one or a merged one."""
     with pytest.raises(DamagedData, match=r"(?s)gone.*b7") as raised:
-        retained_commits([commit("a"), commit("b7", *parents)], {"main": "b7"}, rules, now=NOW)
+        commit_verdicts([commit("a"), commit("b7", *parents)], {"main": "b7"}, rules, now=NOW)
 
     assert raised.value.invariant == 3
 
@@ -325,7 +325,7 @@ def test_a_cycle_of_parents_is_an_error(rules: Rules | None, ring: list[str]) ->
     commits = [commit(name, parent) for name, parent in zip(ring, [*ring[1:], ring[0]], strict=True)]
 
     with pytest.raises(DamagedData, match=r"commit a is in a cycle"):
-        retained_commits([*commits, commit("Leads-in", "a")], {"main": "Leads-in"}, rules, now=NOW)
+        commit_verdicts([*commits, commit("Leads-in", "a")], {"main": "Leads-in"}, rules, now=NOW)
 
 
 def test_two_commits_with_the_same_id_are_an_error() -> None:
@@ -334,14 +334,14 @@ def test_two_commits_with_the_same_id_are_an_error() -> None:
 
     assert retained([same, commit("a", created=march(1))], {"main": "a"}, Rules(1)) == {"a"}
     with pytest.raises(DamagedData, match="id a"):
-        retained_commits([same, other], {"main": "a"}, Rules(1), now=NOW)
+        commit_verdicts([same, other], {"main": "a"}, Rules(1), now=NOW)
 
 
 def test_an_empty_graph_is_accepted_only_without_heads() -> None:
     """An empty graph with heads is an error."""
-    assert retained_commits([], {}, Rules(7), now=NOW) == []
+    assert commit_verdicts([], {}, Rules(7), now=NOW) == []
     with pytest.raises(DamagedData, match="main"):
-        retained_commits([], {"main": "a"}, Rules(7), now=NOW)
+        commit_verdicts([], {"main": "a"}, Rules(7), now=NOW)
 
 
 def test_verdicts_do_not_depend_on_the_order_of_the_input() -> None:
@@ -349,8 +349,8 @@ def test_verdicts_do_not_depend_on_the_order_of_the_input() -> None:
     heads = {"main": "m0326", "copy": "m0326", "dev": "d0323"}
     rules = Rules(21, {"dev": 7})
 
-    forwards = retained_commits(EXAMPLE, heads, rules, now=NOW)
-    backwards = retained_commits(EXAMPLE[::-1], dict(reversed(heads.items())), rules, now=NOW)
+    forwards = commit_verdicts(EXAMPLE, heads, rules, now=NOW)
+    backwards = commit_verdicts(EXAMPLE[::-1], dict(reversed(heads.items())), rules, now=NOW)
 
     assert forwards == backwards
     assert [verdict.commit_id for verdict in forwards] == sorted(c.id for c in EXAMPLE)
@@ -365,7 +365,7 @@ def server_and_rule(*listed: tuple[str, str]) -> dict[str, Verdict]:
         commit("b", "a", created=march(2)),
         commit("c", "b", created=NOW - DAY),
     ]
-    by_rule = retained_commits(commits, {"main": "c"}, Rules(5), now=NOW)
+    by_rule = commit_verdicts(commits, {"main": "c"}, Rules(5), now=NOW)
     return {verdict.commit_id: verdict for verdict in with_server_list(by_rule, listed)}
 
 
