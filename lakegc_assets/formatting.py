@@ -35,12 +35,13 @@ def monthly_cost(count: int, price: float) -> float:
 
 
 def money(amount: float) -> str:
-    """Format an amount of money, in the currency of the price."""
+    """Format an amount of money, without its currency: 1,234.50, or "less than 0.01"."""
     return f"{amount:,.2f}" if amount >= 0.01 or not amount else "less than 0.01"
 
 
 def age(span: timedelta) -> str:
-    """Format a time span in whole units of the largest unit that fits: 3 days, 4 hours, 20 seconds."""
+    """Format a time span in whole units of the largest unit that fits: 3 days, 4 hours, 20 seconds. A negative
+    span counts as 0."""
     seconds = max(0, int(span.total_seconds()))
     for unit, length in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
         if seconds >= length:
@@ -49,7 +50,7 @@ def age(span: timedelta) -> str:
 
 
 def rules_in_words(rules: Rules | None) -> str:
-    """Format retention rules: default 7 days, main 21; "none" if there are none."""
+    """Format retention rules, such as "default 7 days, main 21"; "none" if there are none."""
     if rules is None:
         return "none"
     branches = [f"{branch} {days}" for branch, days in sorted(rules.branch_days.items())]

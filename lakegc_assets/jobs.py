@@ -52,7 +52,7 @@ def give_approval(context: dg.OpExecutionContext, config: ApproveConfig, marks: 
 def approve_mark(partition_key: str, config: ApproveConfig, marks: MarksResource) -> tuple[Proposal, Approval]:
     """Approve the mark of a partition, and return its proposal and the approval.
 
-    Raises like `propose` and `approve`; no approval is written in that case.
+    Raises the errors of `propose`, `complete_digest` and `approve`; no approval is written in that case.
     """
     partition, target = partition_and_target(marks, partition_key)
     now, settings = target.place.store().now(), marks.settings()
@@ -154,7 +154,7 @@ too**, but only objects that are in the backup.""",
 
 
 def run_request(repository: Repository, mark_id: str, run_key: str, tags: Mapping[str, str]) -> dg.RunRequest:
-    """The request to run a job for one mark. The caller has to add the partition."""
+    """The request to run a job for one mark. The caller has to add its partition to Dagster."""
     return dg.RunRequest(
         run_key=run_key,
         partition_key=str(Partition.of(repository.id, mark_id)),

@@ -26,4 +26,4 @@ def repository_tag(partition_key: str) -> dict[str, str]:
 TAGGED_CONFIG = dg.PartitionedConfig(
     PARTITIONS, run_config_for_partition_key_fn=lambda _: {}, tags_for_partition_key_fn=repository_tag
 )
-"""An empty configuration that adds the tag, also to runs that are launched in the UI."""
+"""An empty configuration that adds REPOSITORY_TAG to every run, including those launched in the UI."""

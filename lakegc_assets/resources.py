@@ -49,7 +49,7 @@ from spark_resources.stores.place import Place
 
 
 class MarksResource(ConfigurableResource["MarksResource"]):
-    """Opens marks. Other settings come from `LAKEGC_*` variables (see `spark_resources.settings`)."""
+    """Opens marks, with the settings of `LAKEGC_*` variables (see `spark_resources.settings`)."""
 
     lakefs: ResourceDependency[LakeFSResource]
     spark: ResourceDependency[SparkResource]
@@ -68,8 +68,8 @@ class MarksResource(ConfigurableResource["MarksResource"]):
     def begin(self, partition_key: str, options: MarkOptions, log_message: LogMessage) -> MarkRun:
         """Begin the mark of a partition, or resume it if it is unfinished. Takes the lease.
 
-        Raises `Refused` if the namespace, the clocks or the minimum age forbid it (invariants 5, 6, 11,
-        12), `WrongUsage` for contradictory options.
+        Raises `Refused` if the namespace, the clocks, the lease or the minimum age forbids the mark (invariants 5, 6,
+        11, 12), `WrongUsage` for contradictory options.
         """
         partition, settings, lakefs = Partition.parse(partition_key), self.settings(), self.lakefs.client()
         refuse_contradictions(options)
@@ -176,7 +176,7 @@ class MarksResource(ConfigurableResource["MarksResource"]):
         return inventory.recorded(), min(now, inventory.taken)
 
     def _with_capabilities(self, target: Target) -> Target:
-        """The target with the capabilities of its store, which are looked up once in a run."""
+        """The target with the capabilities of its store, which are looked up once per run."""
         unprobed = target.place
         if unprobed not in self._capabilities:
             self._capabilities[unprobed] = with_probed_capabilities(target).place.capabilities

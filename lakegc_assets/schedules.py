@@ -1,6 +1,6 @@
 """The schedule that marks all selected repositories. It is off until it is turned on in Dagster's UI.
 
-A problem with one repository never affects another: each is marked in a separate run, which may fail.
+A problem with one repository never affects another: each is marked in a run of its own.
 """
 
 # no `from __future__ import annotations` here: Dagster reads the annotations of schedules and sensors
@@ -32,7 +32,7 @@ PREFLIGHT_TIMEOUT_S = 30.0
 
 def preflight_problems(lakefs: LakeFS, repositories: Sequence[Repository], settings: Settings) -> dict[str, str]:
     """The problems that prevent marks, by repository id. Repositories are checked in parallel, so none delays
-    another."""
+    another. Those that aren't checked within PREFLIGHT_TIMEOUT_S are left out."""
     executor = ThreadPoolExecutor(max_workers=8, thread_name_prefix="lakegc-preflight")
     checks = {
         executor.submit(preflight_problem, lakefs, repository, settings): repository.id for repository in repositories
@@ -73,7 +73,8 @@ _SCHEDULE = "mark_repositories"
 def requests_for_all(
     context: dg.ScheduleEvaluationContext, lakefs: LakeFSResource
 ) -> list[dg.RunRequest] | dg.SkipReason:
-    """Request a mark of every selected repository, unless its newest run already reported the same problem.
+    """Requests to mark every selected repository, except those whose newest run already reported the same problem;
+    if there are none, the reason why. Adds the partitions of the requested marks to Dagster.
 
     The mark id is the scheduled time, so that a repeated tick requests the same runs.
     """

@@ -37,8 +37,8 @@ def repository_key(repository: Repository) -> str:
     job=mark_job,
     minimum_interval_seconds=60,
     description="""Checks the lakeFS server for new repositories every minute, and marks each one once, when it is
-seen for the first time. When the sensor is turned on, all repositories are new; it starts at most
-twenty marks per tick.
+seen for the first time. When the sensor is first turned on, all repositories count as new; it starts
+at most twenty marks per tick.
 
 Repositories are selected by shell patterns: LAKEGC_REPOSITORIES_INCLUDE (default *) and LAKEGC_REPOSITORIES_EXCLUDE
 (default none), for example lake-*,archive. A repository that can't be marked has one failed run that says why.""",
@@ -57,7 +57,7 @@ def new_repositories(context: dg.SensorEvaluationContext, lakefs: LakeFSResource
     new = {key: repository for key, repository in listed.items() if key not in known}
     if not new:
         return dg.SkipReason(
-            f"{len(listed)} repositories, none of them new." if listed else no_match_message(client, settings)
+            f"No new repositories among the {len(listed)} selected." if listed else no_match_message(client, settings)
         )
     to_mark = dict(list(new.items())[:MAX_NEW_PER_TICK])
     mark_id = default_mark_id(now)
@@ -113,7 +113,7 @@ def approved_sweeps(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg
         context.log.error(sentence)
     return dg.SensorResult(
         run_requests=requests,
-        # a partition may be unknown here if it was approved on another machine; its run reports problems
+        # a partition may be unknown here if it was approved on another machine; its run reports any problem
         dynamic_partitions_requests=[PARTITIONS.build_add_request([str(request.partition_key) for request in requests])]
         if requests
         else [],

@@ -4,7 +4,7 @@
     ├── WrongUsage              exit 2   the request is not valid: an option, an id, a setting
     │   └── NotAPartition       exit 2   a partition key that no repository and mark can have
     ├── Refused                 exit 3   an invariant or a brake forbids the request
-    │   ├── NothingToDo         exit 3   already done, or not due: nothing was changed
+    │   ├── NothingToDo         exit 3   already done, or not approved: nothing was changed
     │   └── DamagedData         exit 3   missing or invalid data (invariants 3 and 4)
     │       ├── Untrusted                a record without a valid signature by a known key
     │       └── UnknownFormat            a record in a format that this version of lakegc doesn't support

@@ -33,7 +33,7 @@ def check_mark_id(mark_id: str) -> str:
     """The id itself if it is a single printable path segment. Raises `WrongUsage` otherwise."""
     if not _MARK_ID.match(mark_id):
         raise WrongUsage(
-            f"'{mark_id}' can't be a mark id: expected at most 128 letters, digits and ._=+@- that start with a "
+            f"'{mark_id}' can't be a mark id: expected at most 128 letters, digits and ._=+@-, starting with a "
             "letter or digit, for example 20261121T085000Z"
         )
     return mark_id
@@ -57,7 +57,7 @@ class Partition:
 
     @classmethod
     def parse(cls, key: str) -> Partition:
-        """The partition of a key. Raises `NotAPartition` with the expected form."""
+        """The partition with this key. Raises `NotAPartition`, naming what is expected, if the key is invalid."""
         repository, bar, mark_id = key.partition("|")
         if not bar or not _REPOSITORY_ID.match(repository):
             raise NotAPartition(

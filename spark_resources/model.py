@@ -107,7 +107,7 @@ class Namespace:
 
     @classmethod
     def parse(cls, uri: str, *, aliases: tuple[str, ...] = ()) -> Namespace:
-        """The namespace for a repository's `storage_namespace`. Raises `WrongUsage` if it is not a URI."""
+        """The namespace for a repository's `storage_namespace`. Raises `WrongUsage` if it isn't a valid one."""
         if _SCHEME.match(uri) is None or not uri.split("://", 1)[1].strip("/"):
             raise WrongUsage(f"'{uri}' is not a storage namespace: expected <scheme>://<bucket>/<path>")
         if uri.split("://", 1)[0].lower() in _AZURE and "/" not in _azure_location(uri):
@@ -142,7 +142,8 @@ class Namespace:
 
     @property
     def ambiguous_key_pattern(self) -> str | None:
-        """A regular expression (RE2) for full addresses in the namespace that lakeFS may resolve to another key.
+        """A regular expression (RE2) for full addresses in the namespace that lakeFS may resolve to another key;
+        None if it resolves all of them exactly.
 
         lakeFS parses a full address as a URL: it decodes some escapes but not others, drops the query and, in Azure, a
         trailing slash. It uses a relative address unchanged.
@@ -158,11 +159,11 @@ class Namespace:
         return "%" in address or "?" in address or (self.is_azure and address.endswith("/"))
 
     def normal_form(self) -> str:
-        """The location in normal form: two namespaces are the same location if their normal forms are equal."""
+        """The location in normal form: two namespaces have the same location if their normal forms are equal."""
         return self._normalized(self.uri)
 
     def overlaps(self, other: Namespace) -> bool:
-        """Whether one of two namespaces is, or may be, inside the other, by any of their URIs."""
+        """Whether two namespaces are, or may be, the same or one inside the other, by any of their URIs."""
         pairs = [(mine, theirs) for mine in self._folders() for theirs in other._folders()]
         return any(mine.startswith(theirs) or theirs.startswith(mine) for mine, theirs in pairs)
 
@@ -179,7 +180,8 @@ class Namespace:
         """The location of an entry's address, and its key relative to the namespace if inside (otherwise the address).
 
         A relative address is the key, byte for byte. A full address is interpreted as lakeFS does. The result is a
-        conflict if a full address has no scheme, or if lakeFS may derive another key than the one in the text.
+        conflict if a full address has no scheme, may be another spelling of one in the namespace, or may stand for
+        another key than the one in its text.
         """
         if kind is AddressType.RELATIVE:
             return Location.INSIDE, address
@@ -275,7 +277,7 @@ class Namespace:
         )
 
     def key(self, location: str) -> str:
-        """The key of a location reported by the server. Raises `Refused` if it isn't inside (invariant 5)."""
+        """The key of a location reported by the server. Raises `Refused` (invariant 5) if it isn't in the namespace."""
         folder = "/" if self.is_azure and location.endswith("/") else ""  # a folder, not an entry's address
         place, key = self.locate_reported(location.removesuffix(folder))
         if place is not Location.INSIDE:
@@ -288,7 +290,8 @@ class Namespace:
 
 
 def _normalized(uri: str) -> str:
-    """A URI without parts in which spellings of one location may differ: scheme, case of the host, repeated slashes."""
+    """A URI without its scheme, with its host in lower case, and without empty segments, so that spellings of one
+    location that differ only in these become equal."""
     _, _, rest = uri.partition("://")
     parts = [part for part in rest.split("/") if part]
     return "/".join([parts[0].lower(), *parts[1:]]) if parts else ""

@@ -423,7 +423,7 @@ _EXPECTED = {
 def _validation_error(
     cls: type[Settings], error: ValidationError, values: Mapping[str, Any], origins: Mapping[str, str]
 ) -> WrongUsage:
-    """An error with one sentence per setting: its source, its value (unless it may be secret), the expected value."""
+    """An error with one sentence per setting: its source, its value (unless secret), and the expected form."""
     sentences = []
     for name in dict.fromkeys(str(detail["loc"][0]) for detail in error.errors(include_input=False, include_url=False)):
         value = "" if may_have_secret(cls, name) else f" is '{values.get(name)}'"

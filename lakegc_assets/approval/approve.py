@@ -35,7 +35,7 @@ from lakegc_assets.approval.preconditions import (
 from lakegc_assets.approval.proposals import ApprovalRequest, Proposal, refuse_unusable_foreign_mark, refuse_used
 from lakegc_assets.approval.verify_files import check_files, foreign_files
 from lakegc_assets.mark.context import Target
-from lakegc_assets.rules.brakes import BrakeLimits, dated
+from lakegc_assets.rules.brakes import BrakeLimits, effective_time
 from spark_resources.errors import DamagedData, Refused, WrongUsage
 from spark_resources.lakefs import LakeFS
 from spark_resources.mark_store.approval import (
@@ -71,7 +71,8 @@ def approve(
     now: datetime,
     single_deployment: bool,
 ) -> Approval:
-    """Approve the requested mark if nothing forbids it. `now` is by the store's clock.
+    """Approve the requested mark if nothing forbids it, and return the approval. It replaces an earlier one that has
+    expired or is incomplete. `now` is by the store's clock.
 
     Raises `WrongUsage` or `Refused` with the cause: the mark's state, a request older than the mark, a different
     digest, changed rules or holds, a tripped brake, or an altered file or row. No approval is written in that case.
@@ -94,7 +95,8 @@ def check(
     now: datetime,
     single_deployment: bool,
 ) -> None:
-    """Raise the errors that `approve` would raise, and write nothing. Called before asking for confirmation."""
+    """Raise the error that the checks of `approve` would raise, and write nothing. Called before asking for
+    confirmation."""
     refuse_store_without_conditional_writes(proposal, single_deployment=single_deployment)
     check_and_build(proposal, request, lakefs, limits, now=now)
 
@@ -121,7 +123,7 @@ def new_approval(proposal: Proposal, request: ApprovalRequest, limits: BrakeLimi
     Raises `WrongUsage` for an unusable name or reason, an end in the past, or a mark that can't be approved for the
     reference collector.
     """
-    finished = dated(proposal.record) if proposal.record.finished else now
+    finished = effective_time(proposal.record) if proposal.record.finished else now
     until = request.until or (finished if finished + limits.age > now else now) + limits.age
     if until <= now:
         raise WrongUsage(
@@ -172,16 +174,16 @@ def grant(proposal: Proposal, approval: Approval, *, now: datetime) -> None:
         write_approval(place, approval, replacing=replacing)
         return
     proposal.mark.move_to(MarkState.APPROVED, approval=approval.sha256)
-    write_named(proposal.mark, approval)
+    write_recorded_approval(proposal.mark, approval)
     if approval.for_reference:
         write_reference_summary(place, proposal.mark.record)
         refuse_conflicting_change(proposal.mark, approval)
 
 
-def write_named(mark: Mark, approval: Approval) -> None:
+def write_recorded_approval(mark: Mark, approval: Approval) -> None:
     """Write the approval that the mark's record names, replacing the file of an earlier approval.
 
-    Raises `ApprovalConflict` if the record no longer names it.
+    Raises `ApprovalConflict` if the record no longer names this approval, or if others keep writing the file.
     """
     for last in (*[False] * (MAX_TRIES - 1), True):
         replacing = read_untrusted(mark.place, approval.mark_id)
@@ -217,9 +219,10 @@ def conflict_error(mark: Mark) -> ApprovalConflict:
 
 
 def revoke(proposal: Proposal, *, who: str, now: datetime, how: str = "revoked") -> None:
-    """Revoke an approval, even one that is only partly written. `now` is by the store's clock.
+    """Revoke an approval, even one that is only partly written, and record its end, with `how` it ended.
+    `now` is by the store's clock.
 
-    Raises `WrongUsage` if there is none, `Refused` if the mark is being swept, was swept, or is superseded.
+    Raises `WrongUsage` if there is no approval, `Refused` if the mark is being swept, was swept, or is superseded.
     """
     place, mark = proposal.target.place, proposal.mark
     refuse_used(proposal)
@@ -270,7 +273,8 @@ def is_named_by_record(place: Place, mark_id: str, data: bytes) -> bool:
 def valid_approval(proposal: Proposal, *, now: datetime) -> Approval:
     """The valid approval of a mark; the mark's files aren't checked. `now` is by the store's clock.
 
-    Raises `Refused` if there is none, or if it has expired or was used.
+    Raises `Refused` if there is none, or if it is incomplete, has expired or was used, and `DamagedData` if it is
+    unreadable.
     """
     refuse_used(proposal)
     approval = proposal.approval()

@@ -39,7 +39,7 @@ def open_sweep_record(target: Target, mark_id: str) -> Mark | None:
 def record_of_foreign(target: Target, foreign: ReferenceMark, addresses: pa.ChunkedArray) -> MarkRecord:
     """A record of this mark with the counts that brakes measure, finished at the time of its newest file.
 
-    `live` counts all objects in the store that aren't in the mark. Lists the namespace once.
+    `live` counts all candidates in the store that aren't in the mark. Lists the namespace once.
     """
     newest = finished_at(target, foreign)
     record = MarkRecord(
@@ -72,29 +72,29 @@ def finished_at(target: Target, foreign: ReferenceMark) -> datetime:
 
 def count_objects(target: Target, addresses: pa.ChunkedArray) -> dict[str, int]:
     """The COUNTS of a mark with these addresses, from a new listing of the store."""
-    wanted = set(addresses.to_pylist())
+    marked = set(addresses.to_pylist())
     local, store = target.blockstore == "local", target.place.store()
     candidates = candidate_bytes = expired_stored = expired_bytes = 0
     for folder in FOLDERS:
         for page in store.pages(folder, delimiter=None if folder else "/"):
             for listed in page.objects:
                 if is_candidate(listed.key, local_adapter=local):
-                    is_expired = listed.key in wanted
+                    is_expired = listed.key in marked
                     candidates, candidate_bytes = candidates + 1, candidate_bytes + listed.size
                     expired_stored += is_expired
                     expired_bytes += is_expired * listed.size
     return {
         "candidates": candidates,
         "candidate_bytes": candidate_bytes,
-        "expired": len(wanted),
+        "expired": len(marked),
         "expired_bytes": expired_bytes,
         "live": candidates - expired_stored,
     }
 
 
 def cutoff_of(store: Store, foreign: ReferenceMark) -> datetime:
-    """The time after which a modified object counts as changed since the mark: the cutoff in the mark's summary, but no
-    later than its oldest file; without such a cutoff, 24 hours before that file.
+    """Objects modified after this time count as changed since the mark: the cutoff in the mark's summary, but no later
+    than the mark's oldest file; without a cutoff in the summary, 24 hours before that file.
 
     Raises `DamagedData` if the cutoff is not a time with a time zone.
     """

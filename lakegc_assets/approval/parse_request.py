@@ -1,4 +1,4 @@
-"""Check the input of an approval: names of brakes, the approver's name, reasons. Pure."""
+"""Check the input of an approval: names of brakes, the approver's name, reasons, the digest. Pure."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def single_line(text: str, what: str) -> str:
 
 
 def complete_digest(text: str, expected: str) -> str:
-    """`expected` if the text is a prefix of it, otherwise the text in lower case. Raises `WrongUsage` if the text is
-    too short."""
+    """`expected` if it starts with the text (trimmed, in lower case), otherwise that text. Raises `WrongUsage` if the
+    text is too short."""
     text = text.strip().lower()
     if len(text) < DIGEST_CHARACTERS:
         raise WrongUsage(

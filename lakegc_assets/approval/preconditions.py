@@ -181,8 +181,8 @@ def check_foreign(proposal: Proposal) -> None:
     foreign = reference_mark(place, name, ours=own_marks(place))
     if foreign is None or foreign_files(proposal.target, foreign).digest != proposal.digest:
         raise Refused(
-            f"the files of {proposal.name} have changed since the review: one was altered, added or removed. Review "
-            "the mark again.",
+            f"the files of {proposal.name} have changed since the review: at least one was altered, added or removed. "
+            "Review the mark again.",
             invariant=7,
         )
 

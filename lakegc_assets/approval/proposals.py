@@ -1,4 +1,4 @@
-"""Marks proposed for approval, and approval requests. This module opens and reads marks, but decides nothing."""
+"""Marks proposed for approval, and approval requests. Refuses marks that can't be approved, but approves nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ USED_STATES = frozenset({MarkState.SWEEPING, MarkState.SWEPT, MarkState.SWEPT_WI
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A finished mark that may be approved. For a foreign mark, `record` is built from its files and a listing."""
+    """A finished mark proposed for approval. For a foreign mark, `record` is built from its files and a listing."""
 
     target: Target
     record: MarkRecord
@@ -109,8 +109,8 @@ def refuse_unusable_foreign_mark(target: Target, foreign: ReferenceMark) -> None
     if foreign.written < target.repository.created:
         raise Refused(
             f"mark {foreign.mark_id} is older than the repository {target.repository.id}, which was created "
-            f"{target.repository.created:%Y-%m-%d %H:%M:%S}: it was made for an earlier repository of this name. "
-            "Make a new mark.",
+            f"{target.repository.created:%Y-%m-%d %H:%M:%S}, so the mark was made for an earlier repository of this "
+            "name. Make a new mark.",
             invariant=7,
         )
     if foreign.layout in WITH_SUMMARY and (foreign.summary is None or foreign.summary.get("success") is not True):
@@ -145,6 +145,7 @@ def refuse_used(proposal: Proposal) -> None:
 
 
 def read_if_intact(proposal: Proposal) -> Approval | None:
+    """The approval of a proposed mark; None if there is none, or if it is unreadable."""
     try:
         return proposal.approval()
     except DamagedData:
@@ -165,7 +166,7 @@ def state_of(place: Place, record: MarkRecord, *, now: datetime) -> str:
     return approval_status(record, approval, now=now).value
 
 
-def state_of_foreign_approval(place: Place, foreign: ReferenceMark, *, now: datetime) -> ApprovalStatus:
+def status_of_foreign_approval(place: Place, foreign: ReferenceMark, *, now: datetime) -> ApprovalStatus:
     """The status of lakegc's approval of a foreign mark. `now` is by the store's clock."""
     try:
         approval = read_approval(place, foreign.mark_id)

@@ -47,13 +47,14 @@ def forbidden_keys(addresses: pa.Array, *, local_adapter: bool) -> pa.Array:
 
 
 def check_keys(addresses: pa.Array, where: str, *, local_adapter: bool, advice: str = ALTERED_ADVICE) -> None:
-    """Raise `Refused` (invariant 5) if a file of a mark names a key that must never be deleted."""
+    """Raise `Refused` (invariant 5) if one of these addresses must never be deleted. `where` names their file, and
+    `advice` ends the message."""
     forbidden = forbidden_keys(addresses, local_adapter=local_adapter)
     if len(forbidden):
         named = ", ".join(repr(key) for key in forbidden.slice(0, MAX_NAMED).to_pylist())
         raise Refused(
-            f"{where} names {plural(len(forbidden), 'key')} that no sweep may delete (neither under data/ nor legacy "
-            f"objects, or with '.' or '..' as a path segment): {named}. {advice}",
+            f"{where} names {plural(len(forbidden), 'key')} that no sweep may delete (outside data/ and not of a "
+            f"legacy object, or with '.' or '..' as a path segment): {named}. {advice}",
             invariant=5,
         )
 
@@ -62,7 +63,7 @@ def check_keys(addresses: pa.Array, where: str, *, local_adapter: bool, advice: 
 
 
 def check_files(target: Target, record: MarkRecord) -> None:
-    """Raise `Refused` unless a mark's folder contains exactly the recorded files, unaltered."""
+    """Raise `Refused` unless a mark's folders contain exactly the recorded files, unaltered."""
     place, recorded = target.place, list(recorded_parts(target.place, record))
     refuse_unrecorded_files(place, record, recorded)
     files = [(part, file) for part in recorded for file in part.dataset.files]
@@ -72,7 +73,7 @@ def check_files(target: Target, record: MarkRecord) -> None:
 
 
 def refuse_unrecorded_files(place: Place, record: MarkRecord, recorded: list[Part]) -> None:
-    """Raise `Refused` for an unrecorded file in a mark's folders, which other collectors would treat as part of it."""
+    """Raise `Refused` for an unrecorded file in a mark's folders. Other collectors would treat it as the mark's."""
     if added := unrecorded_files(place, record, recorded):
         more = f" and {len(added) - MAX_NAMED:,} more" if len(added) > MAX_NAMED else ""
         raise Refused(

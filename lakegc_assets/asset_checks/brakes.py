@@ -71,7 +71,7 @@ def failed_measurement(name: str, why: str) -> dg.AssetCheckResult:
 
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", dg.PreviewWarning)  # partitioned checks, which the snapshot test watches
+    warnings.simplefilter("ignore", dg.PreviewWarning)  # for partitioned checks; the snapshot test covers them
 
     @dg.multi_asset_check(name="brakes", specs=[spec(name) for name in BRAKES])
     def check_brakes(context: dg.AssetCheckExecutionContext, marks: MarksResource) -> Iterator[dg.AssetCheckResult]:

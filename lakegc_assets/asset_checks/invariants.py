@@ -234,7 +234,7 @@ def measured_result(invariant: Invariant, record: Callable[[], MarkRecord]) -> d
 
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", dg.PreviewWarning)  # partitioned checks, which the snapshot test watches
+    warnings.simplefilter("ignore", dg.PreviewWarning)  # for partitioned checks; the snapshot test covers them
     MARK_CHECKS = [
         as_checks(asset, [invariant for invariant in INVARIANTS if invariant.asset is asset])
         for asset in dict.fromkeys(invariant.asset for invariant in INVARIANTS)

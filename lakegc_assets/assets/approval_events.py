@@ -15,7 +15,7 @@ from spark_resources.errors import LakegcError
 from spark_resources.mark_store.approval import Approval
 
 DIGEST = "digest"
-"""The metadata that distinguishes the event of an approval from an event that was reported manually."""
+"""The metadata entry that distinguishes the event of an approval from one that was reported manually."""
 MANUAL_EVENT_ADVICE = (
     "This event was reported manually and approves nothing. To approve, launch the job *approve* for this partition "
     "with your name and the digest of the set, or run lakegc approve in a terminal."

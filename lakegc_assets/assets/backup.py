@@ -30,7 +30,8 @@ class BackupConfig(dg.Config):
     at_once: int = Field(default=CONCURRENT_COPIES, ge=1, description="maximum number of concurrent copies")
     bandwidth: float = Field(default=0, ge=0, description="maximum total bytes per second; 0: no limit")
     layout: str = Field(
-        default="", description="layout of a mark of the reference collector, if several layouts have its id"
+        default="",
+        description="layout of a mark of the reference collector, if several layouts have a mark with this id",
     )
 
 
@@ -42,12 +43,12 @@ class BackupConfig(dg.Config):
     kinds={"pyspark", "parquet"},
 )
 def backup(context: dg.AssetExecutionContext, config: BackupConfig, marks: MarksResource) -> dg.MaterializeResult[Any]:
-    """A copy of every object of one expired set in another location, each compared with its original.
+    """Copies of all objects of one expired set in another location. Each copy is compared with its original.
 
     The location is another bucket, container or folder. A backup is required only if LAKEGC_BACKUP_TO is set: then
     *sweep_report* refuses to run until the backup is complete and covers exactly the approved set, and keeps every
-    object that isn't in it. It can be made before or after the approval. An interrupted backup resumes when it is run
-    again. `lakegc restore` restores objects from it.
+    object that isn't in the backup. The backup can be made before or after the approval. If it is interrupted, it
+    resumes when it is run again. `lakegc restore` restores objects from it.
     """
     with reporting_failures():
         partition, settings = Partition.parse(context.partition_key), marks.settings()

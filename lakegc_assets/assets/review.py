@@ -27,7 +27,7 @@ def expired_set(context: dg.AssetExecutionContext, marks: MarksResource) -> Mate
     its size, its age and the reason why it is expired. *On hold* are objects that people asked to keep despite the
     rules; those that only holds keep are listed separately. *Young* objects were stored less than the minimum
     age ago (24 hours unless configured otherwise): they may be about to be committed. If a branch may serve an object
-    that no list names, its path is probed on the server. Without a clear result the object is kept.
+    that no list names, the path of the object is probed on the server. Without a clear result the object is kept.
 
     **What to do next:** check the counts, plots and sample below, and the checks. The whole list:
     `lakegc review REPOSITORY MARK --list`. This asset deletes nothing. To approve the set, see *sweep_approval*.

@@ -1,4 +1,4 @@
-"""The last asset of the graph: the sweep of an approved set. Nothing else in Dagster deletes anything."""
+"""The last asset of the graph: the sweep of an approved set. No other asset deletes objects."""
 
 # no `from __future__ import annotations` here: Dagster reads the annotations of configs and resources
 import dagster as dg

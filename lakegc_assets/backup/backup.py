@@ -43,7 +43,7 @@ LISTED_COPIES = pa.schema([("copy_key", pa.string()), ("copy_size", pa.int64()),
 
 
 def back_up(run: BackupRun) -> Backup:
-    """Copy those of the mark's objects that the backup lacks, and write its summary.
+    """Copy those of the mark's objects that the backup lacks. Write and return the summary of the backup.
 
     Raises `FinishedWithFailures`, and writes no summary, if an object could not be copied. Objects that vanished,
     changed or can't be read from an archive tier are only listed and counted.
@@ -77,7 +77,7 @@ def logged_state(run: BackupRun) -> DataFrame:
 
     spark = run.spark()
     lines = run.log.latest_entries(spark)
-    lines = lines.transform(lambda rows: with_copies(rows, spark, run.to, run.folder))
+    lines = lines.transform(lambda rows: compared_with_copies(rows, spark, run.to, run.folder))
     is_valid = ~F.col("outcome").isin(*HAS_COPY) | F.col("as_copied")
     lines = lines.where(is_valid).drop("as_copied")
     logged = [F.col(name).alias(name if name not in WANTED.names else f"logged_{name}") for name in lines.columns]
@@ -85,8 +85,9 @@ def logged_state(run: BackupRun) -> DataFrame:
     return run.objects().join(renamed, "address", "left")
 
 
-def with_copies(rows: DataFrame, spark: SparkSession, place: Place, folder: str) -> DataFrame:
-    """Rows of a log with `as_copied`: whether the copy is listed with the size and checksum recorded in the log."""
+def compared_with_copies(rows: DataFrame, spark: SparkSession, place: Place, folder: str) -> DataFrame:
+    """These rows of a log or a list with `as_copied`: whether the copy is listed with the size and checksum that the
+    row records."""
     from pyspark.sql import functions as F
 
     copies = listed_copies(spark, place, folder)

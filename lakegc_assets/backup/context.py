@@ -1,4 +1,4 @@
-"""The shared state of a backup. It is opened from a finished mark and a destination for the copies."""
+"""The shared state of a running backup, which is opened from a finished mark and a destination."""
 
 from __future__ import annotations
 
@@ -65,7 +65,8 @@ class MarkedSet:
 
 @dataclass(slots=True)
 class BackupRun:
-    """A running backup. `folder` is the key of its folder in `to`; `resumed` means that an earlier run began it."""
+    """A running backup. `folder` is the key of its folder in `to`; `resumed` means that an earlier run began the
+    backup."""
 
     target: Target
     marked: MarkedSet
@@ -122,8 +123,8 @@ def open_backup(
 ) -> BackupRun:  # fmt: skip
     """Open the backup of a finished mark, given by its id or a foreign `layout/id`, and write begun.json.
 
-    Raises `WrongUsage` for an unfinished mark or an invalid place, `Refused` for a place in a namespace, and
-    `Forbidden` if the place isn't writable.
+    Raises `WrongUsage` for an unknown or unfinished mark or an invalid place, `Refused` for a place in a namespace or
+    with a backup of another set, and `Forbidden` if the place isn't writable.
     """
     partition = Partition.of(repository, name.rpartition("/")[2])
     target = with_probed_capabilities(find_target(lakefs, repository, settings))
@@ -138,8 +139,8 @@ def open_backup(
 
 
 def refuse_backup_early(lakefs: LakeFS, settings: Settings, repository: str, name: str, to: str) -> None:
-    """Raise the error that `open_backup` would raise, as far as small records reveal it: if the mark is missing or
-    unfinished, or the destination is invalid or overlaps a namespace."""
+    """Raise the error that `open_backup` would raise, as far as it can be known without reading the mark's files: if
+    the mark is unknown or unfinished, or the destination is invalid or overlaps a namespace."""
     target = with_probed_capabilities(find_target(lakefs, repository, settings))
     folder = folder_of(repository, Partition.of(repository, name.rpartition("/")[2]).mark_id)
     refuse_overlap(parse_place(to, settings.store()), target, folder, lakefs)
@@ -176,8 +177,8 @@ def marked_set(target: Target, name: str) -> MarkedSet:
 
 
 def cutoff_of_foreign(target: Target, foreign: ReferenceMark) -> datetime:
-    """The time after which a modified object counts as changed since the foreign mark. A store with times in
-    whole seconds rounds them down, so an object may be almost a second newer than its time says."""
+    """Objects modified after this time count as changed since the foreign mark. A store with times in whole seconds
+    rounds them down, so an object may be almost a second newer than its time says."""
     store = target.place.store()
     return cutoff_of(store, foreign) - store.capabilities.time_resolution
 

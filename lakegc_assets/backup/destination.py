@@ -40,7 +40,7 @@ def parse_place(uri: str, settings: StoreSettings) -> Place:
 
 
 def _folder(text: str, settings: StoreSettings) -> Path:
-    """The canonical folder of a path, of file:///path, or of the local adapter's two forms."""
+    """The folder that a path, file:///path or either form of local:// names, with symbolic links resolved."""
     if text.startswith(_LOCAL) and not text.startswith(f"{_LOCAL}/"):
         if settings.local_path is None:
             raise WrongUsage(
@@ -53,8 +53,8 @@ def _folder(text: str, settings: StoreSettings) -> Path:
 
 
 def create_place(place: Place) -> Place:
-    """Create the place if it is a folder, and add the probed capabilities of its store. Raises `Forbidden` if the
-    folder can't be created, and the store's error if it can't be probed."""
+    """Create the place if it is a folder, and return it with the probed capabilities of its store. Raises `Forbidden`
+    if the folder can't be created, and the store's error if the store can't be probed."""
     folder = _path(place)
     if folder is not None:
         try:
@@ -67,7 +67,7 @@ def create_place(place: Place) -> Place:
 
 
 def with_probed_capabilities(place: Place) -> Place:
-    """The place with the probed capabilities of its store, if they must be probed (`endpoint_to_probe`)."""
+    """The place with the probed capabilities of its store; unchanged if no probe is needed (`endpoint_to_probe`)."""
     endpoint = endpoint_to_probe(place.namespace, place.settings)
     if endpoint is None:
         return place

@@ -103,7 +103,7 @@ class Backup(Record):
 
 
 def read_backup(place: Place, folder: str) -> Backup | None:
-    """The summary of a backup; None if there is none, which means that the backup is incomplete."""
+    """The summary of a backup; None if there is none, because the backup is incomplete or doesn't exist."""
     store, key = place.store(), folder + SUMMARY
     try:
         return Backup.from_json(store.read(key), f"{store.where}/{key}")

@@ -83,10 +83,11 @@ class Restored:
     """The result of a restore.
 
     `not_in_backup` counts the wanted objects that were never in the backup, by reason. `unknown` names requested
-    keys without a copy in the backup, `lacking` names copies that have disappeared from it; both at most MAX_NAMED.
-    `size` is the number of bytes restored. `stored` counts the objects that a new lookup finds in the store. Of the
-    `paths` that the mark recorded, `requested` were requested from lakeFS, and `read` of them could be read.
-    `failed` and `unread` have the reasons, by address and by path.
+    keys without a copy in the backup, `lacking` objects whose copies have disappeared from it, `key_conflicts` those
+    whose keys are taken by other objects: the first MAX_NAMED of each. `size` is the number of bytes restored. `stored`
+    counts the objects that a new lookup finds in the store. Of the `paths` that the mark recorded, `requested` were
+    requested from lakeFS, and `read` of them could be read. `failed` and `unread` have the reasons, by address and by
+    path.
     """
 
     backup: Backup
@@ -138,7 +139,7 @@ def open_source(target: Target, settings: StoreSettings, mark_id: str, source: s
 
 
 def restore(run: RestoreRun, selection: Selection) -> Restored:
-    """Restore the wanted objects that are missing, without overwriting anything, and verify all of them."""
+    """Restore the wanted objects that the store lacks, without overwriting anything, and verify all wanted objects."""
     result = Restored(run.backup)
     with errors_from_executors():
         rows = wanted_rows(run, selection).persist()
@@ -203,8 +204,8 @@ def keys_without_copy(run: RestoreRun, rows: DataFrame, selection: Selection) ->
 
 
 def restore_round(run: RestoreRun, rows: DataFrame, objects: int, result: Restored) -> int:
-    """Restore these rows, which have a copy in the backup, in one Spark job. Adds its counts to `result`, and
-    returns its run number in the log."""
+    """Restore the objects of these rows, each with a copy in the backup, in one Spark job. Adds its counts to
+    `result`, and returns its run number in the log."""
     spark, number, place = run.spark(), run.log.next_run(), run.target.place
     tasks = tasks_for(spark, objects, run.limits)
     size = rows.agg({"size": "sum"}).collect()[0][0] or 0
@@ -217,7 +218,7 @@ def restore_round(run: RestoreRun, rows: DataFrame, objects: int, result: Restor
         folder=run.folder,
         token=secrets.token_hex(4),
         at_once=max(1, run.limits.at_once // tasks),
-        server_side=can_copy_server_side(run.source, place) and never_replaces(place),
+        server_side=can_copy_server_side(run.source, place) and server_copy_never_replaces(place),
         bandwidth=None if bandwidth is None else bandwidth / tasks,
     )
 
@@ -232,8 +233,8 @@ def restore_round(run: RestoreRun, rows: DataFrame, objects: int, result: Restor
     return number
 
 
-def never_replaces(place: Place) -> bool:
-    """Whether a server-side copy fails if the target exists.
+def server_copy_never_replaces(place: Place) -> bool:
+    """Whether a server-side copy in this store fails if the target exists.
 
     Tested with two scratch objects, because some S3-compatible stores ignore the condition.
     """
@@ -274,7 +275,7 @@ def verify(run: RestoreRun, rows: DataFrame, number: int, result: Restored) -> N
 
 
 def count_stored(run: RestoreRun, rows: DataFrame) -> int:
-    """Count the objects that a new lookup finds in the store with the expected size."""
+    """Count the objects of these rows that a new lookup finds in the store with the expected size."""
     place = run.target.place
 
     def count(batches: Batches, report: TaskReport) -> None:
@@ -296,7 +297,8 @@ def count_stored(run: RestoreRun, rows: DataFrame) -> int:
 def read_through_lakefs(
     lakefs: LakeFS, repository: str, requested: Sequence[tuple[str, str]]
 ) -> tuple[int, dict[str, str]]:
-    """Read the first byte of each (commit, path). Returns how many could be read, and why the others couldn't."""
+    """Read the first byte of each (commit, path). Returns how many could be read, and why the others couldn't,
+    by path."""
 
     def problem_reading(commit_and_path: tuple[str, str]) -> str:
         try:

@@ -32,7 +32,8 @@ COMPARED_WITH_SIZE = "its size only"
 
 @dataclass(slots=True)
 class DrillResult:
-    """The result of a drill: counts of identical objects by what they were compared with, and why the others differ."""
+    """The result of a drill: counts of identical objects by what they were compared with, and for each of the others
+    why it differs or could not be restored."""
 
     wanted: int
     same: Counter[str] = field(default_factory=Counter)
@@ -68,7 +69,8 @@ def drill(run: RestoreRun, selection: Selection, count: int, seed: int, scratch:
 
 
 def sample_rows(run: RestoreRun, selection: Selection, count: int, seed: int) -> list[dict[str, Any]]:
-    """A random sample of the wanted objects. The same seed selects the same objects on any machine."""
+    """A random sample of at most `count` wanted objects that have a copy in the backup. The same seed selects the same
+    objects on any machine."""
     from pyspark.sql import functions as F
 
     rows = wanted_rows(run, selection)  # starts Spark, which expressions need
@@ -77,7 +79,8 @@ def sample_rows(run: RestoreRun, selection: Selection, count: int, seed: int) ->
 
 
 def restore_and_compare(run: RestoreRun, copier: Copier, row: Mapping[str, Any], key: str) -> tuple[str, str]:
-    """Restore an object and compare it. Returns what it was compared with, and why it differs ("" if it doesn't)."""
+    """Restore an object and compare it. Returns what it was compared with ("" if it could not be restored), and the
+    problem ("" if there is none)."""
     try:
         backup_copy = backup_copy_of(copier, row, run.folder)
         copier.copy(
@@ -125,7 +128,8 @@ def original_sha256(run: RestoreRun, row: Mapping[str, Any]) -> str | None:
 
 @contextmanager
 def scratch_place(run: RestoreRun, uri: str, settings: StoreSettings) -> Iterator[Place]:
-    """The scratch location of a drill: the given one, which must be outside all namespaces, or a temporary folder."""
+    """The scratch location of a drill: the given one, which must be outside all namespaces, or a temporary
+    folder that is deleted at the end."""
     if uri:
         place = parse_place(uri, settings)
         refuse_overlap(place, run.target, "lakegc-drill/", run.lakefs)

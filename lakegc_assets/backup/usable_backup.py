@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lakegc_assets.backup.backup import with_copies
+from lakegc_assets.backup.backup import compared_with_copies
 from lakegc_assets.backup.destination import folder_of, parse_place, with_probed_capabilities
 from lakegc_assets.backup.manifest import SCHEMA, Backup, listed_objects, read_backup
 from spark_resources.copying.copy_log import HAS_COPY, CopyStatus
@@ -21,10 +21,11 @@ NOT_IN_BACKUP = "NotInBackup"
 """The receipt code of an approved object that isn't deleted because it isn't in the backup."""
 
 
-def find_required(
+def find_required_backup(
     to: str, settings: StoreSettings, repository: str, created: str, namespace: str, mark_id: str, digest: str
 ) -> tuple[Place, Backup]:
-    """The complete backup of this very set. Raises `Refused` if there is none, because nothing may be deleted then."""
+    """The place and the summary of a complete backup of this very set. Raises `Refused` if there is none, because
+    nothing may be deleted then."""
     place, folder = parse_place(to, settings), folder_of(repository, mark_id)
     backup = read_backup(place, folder)
     next_step = f"Back it up first: lakegc backup {repository} {mark_id} {to}"
@@ -58,7 +59,7 @@ def listed_with_copies(spark: SparkSession, place: Place, backup: Backup) -> Dat
 
     subject = backup.subject
     rows = read_dataset(spark, place, listed_objects(place, backup), SCHEMA)
-    listed = with_copies(rows, spark, place, folder_of(subject.repository, subject.mark_id))
+    listed = compared_with_copies(rows, spark, place, folder_of(subject.repository, subject.mark_id))
     return listed.withColumn("as_copied", F.col("outcome").isin(*HAS_COPY) & F.col("as_copied"))
 
 

@@ -140,7 +140,8 @@ def restore_run(
     partition: Partition, source: str, limits: CopyLimits, *, with_lease: bool, spark: SparkResource | None = None
 ) -> Iterator[RestoreRun]:
     """Open a mark's backup to restore from it, under the repository's lease if `with_lease` is set (a drill needs no
-    lease), and with a new Spark session unless `spark` is given. Tears down `spark` and the lease at the end."""
+    lease), and with a new Spark session unless `spark` is given. At the end, releases the lease and tears down
+    `spark`."""
     from lakegc_assets.resources import MarksResource
     from lakegc_assets.sweep.preconditions import partition_and_target
     from spark_resources.lakefs.resource import LakeFSResource
@@ -220,7 +221,7 @@ def result_lines(result: Restored) -> Iterator[str]:
 
 
 def problems(result: Restored) -> Iterator[str]:
-    """The reasons why objects weren't restored, with the first few objects of each."""
+    """The reasons why objects weren't restored or can't be read, with the first few objects for each."""
     kinds = (
         (len(result.unknown), "of the given keys not in the backup", [repr(key) for key in result.unknown]),
         (

@@ -73,7 +73,7 @@ def settings_options(
 
 def apply_settings(assignments: list[str]) -> None:
     """Set these settings as environment variables, which the job's resources read. Raises `WrongUsage` for an
-    unknown, renamed or secret setting."""
+    unknown, renamed or secret setting, or a missing value."""
     from spark_resources.errors import did_you_mean
     from spark_resources.settings import RENAMED, Settings
 
@@ -426,7 +426,7 @@ def ui(
         "127.0.0.1"
     ),
 ) -> None:
-    """Serve the Dagster UI for these marks. Also runs schedules and sensors. Stop it with Ctrl-C."""
+    """Serve the Dagster UI for marks and sweeps. Also runs schedules and sensors. Stop it with Ctrl-C."""
     from lakegc_assets.cli.dagster_runs import dagster_home, refuse_port_in_use, serve_ui
 
     check_java()

@@ -239,7 +239,7 @@ def as_table(rows: Sequence[Row]) -> Table:
 
 
 def next_command(rows: Sequence[Row], repository: str | None) -> tuple[str, str]:
-    """The next step for the newest finished mark among these, and the command for it."""
+    """The next step for the newest finished mark among these, and the command for it; a new mark if there is none."""
     finished = [row for row in rows if row.state in NEXT_COMMANDS]
     if not finished:
         return "There are no marks yet. To make one" if not rows else "To make one", command(
@@ -251,7 +251,8 @@ def next_command(rows: Sequence[Row], repository: str | None) -> tuple[str, str]
 
 
 def mark_rows(target: Target, repository: str) -> Iterator[Row]:
-    """The marks of a repository: those of lakegc by age, then the foreign ones."""
+    """The marks of a repository: those of lakegc in order of their ids, then the foreign ones. Also withdraws summaries
+    for the reference collector that no valid approval permits."""
     holder, now = current_holder(target.place.store()), target.place.store().now()
     ours = dict(each_mark(target.place))
     for mark_id, record in ours.items():
@@ -271,7 +272,7 @@ def mark_rows(target: Target, repository: str) -> Iterator[Row]:
             outcome_of(target.place, record),
         )  # fmt: skip
     for foreign in reference_marks(target.place, ours=frozenset(ours)):
-        approval_status = proposals.state_of_foreign_approval(target.place, foreign, now=now)
+        approval_status = proposals.status_of_foreign_approval(target.place, foreign, now=now)
         yield reference_row(
             foreign, repository, "" if approval_status is ApprovalStatus.NONE else f", {approval_status}"
         )
@@ -318,7 +319,8 @@ def resolve_mark_id(place: Place, repository: str, mark_id: str) -> str:
 
 
 def open_mark(repository: str, mark_id: str) -> Mark:
-    """One of lakegc's finished marks; 'latest' is the newest one. Raises `NotFound` or `WrongUsage`."""
+    """One of lakegc's finished marks; 'latest' is the newest one. Raises `NotFound` if there is no such mark,
+    `WrongUsage` if it isn't finished."""
     place = Server.configured().target(repository).place
     mark = Mark.open(place, resolve_mark_id(place, repository, mark_id))
     if mark.record.finished is None:

@@ -93,9 +93,9 @@ def expired_set_facts(place: Place, mark_id: str) -> Mapping[str, Any]:
 
 
 def find_report(target: Target, name: str) -> Report:
-    """The report of a mark's sweep; `latest` stands for the last sweep.
+    """The report of a mark's sweep; `latest` stands for the last sweep of one of lakegc's own marks.
 
-    Raises `WrongUsage` if there is none of this mark, `NotFound` if no mark was swept.
+    Raises `WrongUsage` if this mark has no report, `NotFound` for `latest` if there is none at all.
     """
     place, repository = target.place, target.repository.id
     if name == "latest":
@@ -116,7 +116,7 @@ def find_report(target: Target, name: str) -> Report:
 
 
 def why_no_report(target: Target, mark_id: str) -> str:
-    """Why there is no report, and how to get one."""
+    """Why there is no report, and the next command."""
     repository = target.repository.id
     mark = (
         Mark.open(target.place, mark_id) if Mark.exists(target.place, mark_id) else open_sweep_record(target, mark_id)

@@ -1,4 +1,5 @@
-"""The documented worked example in a new sandbox, run on 2022-03-31: main retains 21 days, dev 7 (formats §6).
+"""The documented worked example in a new sandbox, run on 2022-03-31: commits of main are retained for 21 days,
+those of dev for 7 (formats §6).
 
 The history is shifted so that its run day is now, and shown with the documented dates.
 """

@@ -55,7 +55,7 @@ class CheckRun:
 
 
 def check(run: CheckRun) -> Report:
-    """Verify everything that can be verified, and report all findings. Raises only if nothing can be verified."""
+    """Verify everything that can be verified, and return all findings. Raises only if nothing can be verified."""
     started = time.monotonic()
     report = Report(run.target.repository.id, run.target.place.namespace.uri)
     run.log_message("listing _lakefs/")
@@ -140,6 +140,8 @@ def note_unchecked_objects(context: Context, metaranges: set[str]) -> None:
 
 
 def metarange_findings(ranges_found: DataFrame, metaranges: int, report: Report) -> list[Finding]:
+    """A finding for each damaged metarange, sorted by id. Adds the number of verified ones to the report, given the
+    total number of `metaranges`."""
     rows = ranges_found.where("range_id is null").select("note", "bytes").collect()
     notes = [json.loads(row["note"]) for row in rows if row["note"] is not None]
     report.count({"metaranges": metaranges - len(notes), "bytes": sum(row["bytes"] or 0 for row in rows)})
@@ -147,7 +149,7 @@ def metarange_findings(ranges_found: DataFrame, metaranges: int, report: Report)
 
 
 def distinct_ranges(ranges_found: DataFrame, report: Report) -> list[dict[str, Any]]:
-    """The distinct ranges of all metaranges (rows of RANGES). Contradictory descriptions of a range are a finding."""
+    """The distinct ranges of all metaranges (rows of RANGES). A range with contradictory descriptions is a finding."""
     from pyspark.sql import functions as F
 
     names = RANGE_REFS.names
@@ -196,7 +198,7 @@ def check_ranges(context: Context, unreferenced: list[str]) -> None:
 
 
 def record_findings(context: Context, findings: list[Finding]) -> None:
-    """Record the findings, and add the commits and branches that need a range to each finding of a range.
+    """Record the findings, and add to each finding of a range the commits and branches that need it.
 
     An unreferenced file that is only named like a table is not a finding unless the graph is incomplete.
     """
@@ -251,12 +253,15 @@ def metaranges_of_ranges(context: Context, ids: Iterable[str]) -> dict[str, set[
 
 
 def find_lost(context: Context, absent: DataFrame) -> None:
-    """Report live addresses that neither the listing nor a second lookup found, with their paths and branches."""
+    """Report the live addresses that the listing lacks (`absent`), with their paths and branches.
+
+    A second lookup first excludes those that are listed now, unless so many are missing that the store or path is
+    probably wrong.
+    """
     run, report = context.run, context.report
     count, lost = report.verified.pop("not_listed"), absent
     named: list[Row] = []
     if count:
-        # if more are missing, the store or path is probably wrong
         if count <= ALWAYS_LOOKED_UP or count * 2 <= report.verified["live"]:
             run.log_message(f"looking up {plural(count, 'live object')} missing from the listing")
             still_missing = not_listed_now(absent.select("address"), run.target.place)
@@ -283,7 +288,7 @@ def hint_at_wrong_store(run: CheckRun, report: Report) -> None:
 
 
 def with_references(context: Context, named: list[Row]) -> list[LostObject]:
-    """The lost objects with the paths, commits and branches that refer to them."""
+    """The lost objects of these rows, each with a path and with the commits and branches that refer to it."""
     run = context.run
     run.log_message(f"finding the paths and branches of {plural(len(named), 'lost object')}")
     ranges = pa.Table.from_pylist([row for row in context.ranges if row["live"]], schema=RANGES)
@@ -311,7 +316,8 @@ def with_references(context: Context, named: list[Row]) -> list[LostObject]:
 
 
 def staged_on(context: Context, addresses: set[str]) -> dict[str, list[tuple[str, str]]]:
-    """The branches and paths at which these addresses are staged, as far as the server reports them."""
+    """The branches and paths at which these addresses are staged, by address, as far as the server reports them.
+    Failures are recorded in the report."""
     places_by_address: dict[str, list[tuple[str, str]]] = {}
     run = context.run
     for branch in sorted(context.graph.heads) if addresses else ():

@@ -1,4 +1,4 @@
-"""The commit graph, with every commit verified by its id. It is read from a dump of references and from commit logs."""
+"""The commit graph, read from a dump of references and from commit logs. Every commit is verified against its id."""
 
 from __future__ import annotations
 
@@ -135,7 +135,8 @@ def read_dump(target: Target, lakefs: LakeFS, graph: Graph, report: Report) -> l
 def entries_of(
     target: Target, dump: str, entity: str, read: Callable[..., list[_T]], graph: Graph, report: Report
 ) -> list[_T]:
-    """The entries of one table of a dump and its parts, as far as they are intact."""
+    """The entries of one table of a dump and its parts, as far as they are intact. Failures are recorded in the report,
+    and the ids of the tables in the graph."""
     entries: list[_T] = []
     parts: list[str] = []
     for table_id, data in read_tables(target.place, [dump] if dump else []):
@@ -160,7 +161,7 @@ def entries_of(
 
 
 def why_forged(commit: Commit) -> str | None:
-    """Why a commit doesn't match its id (formats §3); None if it does."""
+    """Why a commit doesn't match its id (formats §3) or can't be verified; None if it matches."""
     if commit.version not in KNOWN_VERSIONS:
         return f"it has version {commit.version}, which this version of lakegc doesn't support"
     try:

@@ -61,8 +61,8 @@ COUNTED = (
 
 @dataclass(slots=True)
 class Report:
-    """The result of a check. `lost` are the first of `lost_count`; `unknown_files` of `unknown_count`; `verified`
-    counts by kind.
+    """The result of a check. `lost` are the first of `lost_count` objects, `unknown_files` the first of `unknown_count`
+    files, and `verified` are counts by kind.
 
     `not_verified` are sentences about checks that permissions or the repository prevented; `hints` explain what several
     findings together may mean. `verifying_seconds` is the part of `seconds` in which tables were verified and objects

@@ -39,7 +39,7 @@ TABLES = "_lakefs/"
 def live_metaranges(target: Target, lakefs: LakeFS, graph: Graph, report: Report, *, now: datetime) -> set[str]:
     """The metaranges of heads and of all commits retained by the rules or the server's list.
 
-    `now` is the lakeFS server's clock. Records the retained commits in the graph.
+    `now` is by the lakeFS server's clock. Records the retained commits in the graph.
     """
     listed = retained_by_server(target, lakefs, report)
     retained = {*graph.heads.values()}
@@ -124,6 +124,8 @@ def staged_list_keys(target: Target, lakefs: LakeFS, report: Report) -> list[str
 
 
 def listed_as_staged(spark: SparkSession, place: Place, keys: list[str]) -> DataFrame:
+    """The addresses inside the namespace in these files of the server's list of staged objects, as SIGHTINGS."""
+
     def read(batches: Batches) -> Batches:
         report = TaskReport()
         for key in (key for batch in batches for key in batch.column(0).to_pylist()):
@@ -143,6 +145,7 @@ def listed_as_staged(spark: SparkSession, place: Place, keys: list[str]) -> Data
 
 
 def served_at_changed_paths(spark: SparkSession, target: Target, lakefs: LakeFS, branches: list[str]) -> DataFrame:
+    """The addresses that the server reports for the added and changed paths of these branches, as SIGHTINGS."""
     place, repository = target.place, target.repository.id
 
     def read(batches: Batches) -> Batches:

@@ -53,7 +53,7 @@ SIGHTINGS = pa.schema(
 
 
 def read_tables(place: Place, ids: Iterable[str]) -> Iterator[tuple[str, bytes | LakegcError]]:
-    """Ids with the bytes of their tables, prefetched, or with the error if they can't be read."""
+    """Each id with the bytes of its table, prefetched, or with the error if the table can't be read."""
     errors: dict[str, LakegcError] = {}
 
     def read(table_id: str) -> bytes:
@@ -106,7 +106,7 @@ def batch_of(schema: pa.Schema, **columns: Any) -> pa.RecordBatch:
 
 
 def ranges_of_metaranges(spark: SparkSession, place: Place, metaranges: pa.Table) -> DataFrame:
-    """The ranges of these metaranges (rows of METARANGES), each verified by its content hash: RANGES_FOUND."""
+    """Verify these metaranges (rows of METARANGES) against their ids, and return their ranges (RANGES_FOUND)."""
 
     def read(batches: Batches) -> Batches:
         rows = {str(row["metarange_id"]): row for batch in batches for row in batch.to_pylist()}

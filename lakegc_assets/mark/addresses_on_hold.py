@@ -64,7 +64,7 @@ NORMALIZED_BY_SOME_STORES = r"//|/$|^/|(^|/)\.{1,2}(/|$)|\\"  # addresses that s
 def write_addresses_on_hold(run: MarkRun, notes: StepNotes, *, committed: Collection[str]) -> None:
     """Write the ranges that only commits on hold reach or that may contain paths on hold, and their addresses on hold.
 
-    `committed` are the ids of the ranges that the rules retain.
+    `committed` are the ids of the ranges that count as committed; these are left out.
     """
     paths = PathHolds.of(holds_in_force.in_force(run))
     ranges = [row for row in ranges_with_holds(run, paths) if row["range_id"] not in committed]
@@ -102,7 +102,7 @@ def ranges_with_holds(run: MarkRun, paths: PathHolds) -> list[dict[str, Any]]:
     return [
         {name: row[name] for name in RANGE_REFS.names} | {"hold": join_hold_ids(row["holds"])}
         for row in rows
-        if row["holds"] or paths.may_be_in(bytes(row["min_key"]), bytes(row["max_key"]))
+        if row["holds"] or paths.may_match_between(bytes(row["min_key"]), bytes(row["max_key"]))
     ]
 
 
@@ -113,8 +113,8 @@ def join_hold_ids(holds: Iterable[str]) -> str | None:
 
 
 def on_hold_producer(place: Place, paths: PathHolds) -> Producer:
-    """Map rows of RANGES_ON_HOLD to the addresses on hold inside the namespace (ADDRESSES_ON_HOLD), with every entry
-    verified."""
+    """The function that each task runs: maps rows of RANGES_ON_HOLD to the addresses on hold inside the namespace
+    (ADDRESSES_ON_HOLD), and verifies every entry."""
 
     def produce(batches: Batches, report: TaskReport) -> Batches:
         refs = {str(row["range_id"]): row for batch in batches for row in batch.to_pylist()}
@@ -137,8 +137,9 @@ def on_hold_batch(entries: pa.RecordBatch, hold: str, place: Place) -> pa.Record
     )
 
 
-def addresses_by_holds(run: MarkRun) -> DataFrame:
-    """The addresses that holds keep by commits and paths (ADDRESSES_ON_HOLD), with duplicates."""
+def recorded_addresses_on_hold(run: MarkRun) -> DataFrame:
+    """The addresses on hold by commit or path, as recorded by `committed_addresses` (ADDRESSES_ON_HOLD, with
+    duplicates)."""
     return run.read(ASSET, ADDRESSES_ON_HOLD, ADDRESSES_PART)
 
 
@@ -146,7 +147,7 @@ def addresses_by_holds(run: MarkRun) -> DataFrame:
 
 
 def look_up(run: MarkRun, notes: StepNotes, objects: ObjectsToDecide, chain: MarkChain) -> KeepFacts | None:
-    """The facts that keep the objects which holds name by commits, paths or prefixes; None if no hold names any."""
+    """The facts that keep objects on hold (by commit, path or prefix); None if no hold can keep any."""
     prefixes, addresses = prefixes_of(holds_in_force.in_force(run)), run.mark.dataset(ASSET, ADDRESSES_PART)
     if not addresses.rows and not prefixes:
         return None
@@ -156,7 +157,7 @@ def look_up(run: MarkRun, notes: StepNotes, objects: ObjectsToDecide, chain: Mar
 
 
 def on_hold_output(run: MarkRun) -> Output:
-    """The output for the objects that would be expired without holds (OBJECTS_ON_HOLD): the rows with a `hold`."""
+    """The output for the objects that would expire without holds (OBJECTS_ON_HOLD): the rows with a `hold`."""
     return where_not_null("hold", parquet(run.mark.folder("expired_set", OBJECTS_PART), OBJECTS_ON_HOLD))
 
 
@@ -190,7 +191,7 @@ def counts_by_hold(report: TaskReport) -> dict[str, dict[str, int]]:
 def count_missing(run: MarkRun, candidates: Candidates) -> int:
     """Count and report the addresses on hold that are missing from the listing. Raises `Refused` if the store has one
     of them under a normalized name."""
-    addresses = addresses_by_holds(run).select("address").dropDuplicates()
+    addresses = recorded_addresses_on_hold(run).select("address").dropDuplicates()
     expected = addresses.where(listed_area_column(addresses["address"]))
     missing = expected.transform(garbage.without_addresses_in(listed_objects.stored_objects(run)))
     missing = run.persist(candidates.without_unchanged(missing))

@@ -60,8 +60,8 @@ class Candidates(ABC):
         """The counts for the whole repository, from the counts of the reference status."""
 
     @abstractmethod
-    def write_reused(self, notes: StepNotes, ranges: Sequence[str]) -> None:
-        """Write which of these ranges need no reading because earlier marks read them."""
+    def write_reused_ranges(self, notes: StepNotes, ranges: Sequence[str]) -> None:
+        """Write which of these ranges needn't be read because earlier marks read them."""
 
     @abstractmethod
     def ranges_dropped_since_listing(self, ranges: Sequence[str]) -> frozenset[str]:
@@ -92,7 +92,7 @@ class FullListing(Candidates):
     def of_whole_repository(self, counts: Mapping[str, int]) -> Mapping[str, int]:
         return counts
 
-    def write_reused(self, notes: StepNotes, ranges: Sequence[str]) -> None:
+    def write_reused_ranges(self, notes: StepNotes, ranges: Sequence[str]) -> None:
         pass
 
     def ranges_dropped_since_listing(self, ranges: Sequence[str]) -> frozenset[str]:
@@ -135,7 +135,7 @@ class Incremental(Candidates):
     def of_whole_repository(self, counts: Mapping[str, int]) -> Mapping[str, int]:
         return incremental_comparison.of_whole_repository(counts, self.chain.base)
 
-    def write_reused(self, notes: StepNotes, ranges: Sequence[str]) -> None:
+    def write_reused_ranges(self, notes: StepNotes, ranges: Sequence[str]) -> None:
         rows = [{"range_id": range_id} for range_id in ranges if range_id in self.chain.refs]
         folder = self.run.mark.folder(COMMITTED, FROM_BASE_PART)
         notes.add_dataset(write_rows(self.run.place, folder, rows, RANGE_IDS), FROM_BASE_PART)
@@ -158,19 +158,20 @@ class Incremental(Candidates):
 
 
 def choose(run: MarkRun) -> Candidates:
-    """Choose the candidates of a new mark. If it can't be incremental after all, it becomes full and records why."""
-    begun: Incremental | str = begin_incremental(run) if run.mark.record.incremental else ""
-    if isinstance(begun, Incremental):
-        return begun
-    if begun:
-        run.mark.make_full(begun)
-        run.log_message(f"making a full mark: {begun}")
+    """Choose the candidates of a new mark. If the mark can't be incremental after all, make it full and record why."""
+    incremental_or_why: Incremental | str = begin_incremental(run) if run.mark.record.incremental else ""
+    if isinstance(incremental_or_why, Incremental):
+        return incremental_or_why
+    if incremental_or_why:
+        run.mark.make_full(incremental_or_why)
+        run.log_message(f"making a full mark: {incremental_or_why}")
     return full_candidates(run)
 
 
 def recorded_candidates(run: MarkRun) -> Candidates:
     """The candidates of a mark that has already listed them. Raises `Refused` (invariant 3) if they were listed in a
-    different mode than the mark's, or if the mark is incremental and the commit graph can no longer be read."""
+    different mode than the mark's, or if the mark is incremental and the commit graph can no longer be read; raises
+    like `MarkChain.recorded` if an earlier mark can't be read."""
     refuse_mixed_modes(run)
     if not run.mark.record.incremental:
         return full_candidates(run)

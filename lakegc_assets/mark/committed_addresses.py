@@ -42,14 +42,15 @@ METARANGES_PART, DROPPED_SINCE_LISTING_PART = "metaranges", "left_between"
 
 
 def read_ranges(run: MarkRun) -> None:
-    """Write the manifest of the ranges that count as committed, and their addresses inside the namespace.
+    """Write which ranges count as committed, and their addresses inside the namespace.
 
     Addresses that only commits on hold reach, and those at paths on hold, are written separately (`addresses_on_hold`).
     Ranges that an earlier mark read aren't read again (see `lakegc_assets.rules.incremental`). For the scope
-    `uncommitted`, the ranges of all commits count, expired or not. If neither rules nor a commit graph define what is
-    committed, every range table under `_lakefs/` counts (formats §6). Addresses in ranges that count although no
-    retained commit refers to them are written separately: they count if they are stored, but may be missing, since an
-    earlier sweep may have deleted the objects. Finally, reads the tables of other repositories (`other_repositories`).
+    `uncommitted`, the ranges of all commits count, expired or not. Without a commit graph, every range table under
+    `_lakefs/` counts if there are no rules or the scope is `uncommitted` (formats §6). Addresses in ranges that count
+    although no retained commit refers to them are written separately: they count if they are stored, but may be
+    missing, since an earlier sweep may have deleted the objects. Finally, reads the tables of other repositories
+    (`other_repositories`).
     """
     with step(run, ASSET) as notes:
         everything = run.mark.record.steps["retained_commits"].facts["all_ranges"]
@@ -62,20 +63,20 @@ def read_ranges(run: MarkRun) -> None:
         notes.facts |= {"outside": 0, "bytes_read": 0}
         addresses_on_hold.write_addresses_on_hold(run, notes, committed=set(refs["range_id"].to_pylist()))
         write_ranges_dropped_since_listing(run, notes, candidates, refs)
-        candidates.write_reused(notes, refs["range_id"].to_pylist())
+        candidates.write_reused_ranges(notes, refs["range_id"].to_pylist())
         refs = refs.filter(pc.invert(pc.is_in(refs["range_id"], value_set=ranges_already_read(run, candidates.chain))))
         entries = pc.sum(refs["entries"]).as_py() or 0
         run.log_message(f"reading {plural(len(refs), 'range')} with {plural(entries, 'entry')}")
         if everything or run.mark.record.scope is Scope.UNCOMMITTED:
-            needed = pc.is_in(refs["range_id"], value_set=needed_ranges(run))
-            read_addresses(run, notes, refs.filter(pc.invert(needed)), MAYBE_GONE_PART)
-            refs = refs.filter(needed)
+            is_retained = pc.is_in(refs["range_id"], value_set=retained_ranges(run))
+            read_addresses(run, notes, refs.filter(pc.invert(is_retained)), MAYBE_GONE_PART)
+            refs = refs.filter(is_retained)
         read_addresses(run, notes, refs, ADDRESSES_PART, sizes_wanted=of_heads)
         other_repositories.read_committed(run, notes)
 
 
 def trusted_ranges(mark: Mark) -> list[str]:
-    """The ids of the ranges that a re-verification of this mark needn't read; none for a foreign mark.
+    """The ids of the ranges that a re-verification of this mark needn't read; empty for a foreign mark.
 
     These are the ranges that the mark itself read and, if its record and those of all earlier marks are signed, the
     ranges that the earlier marks read. Without signatures, anyone who can write to the namespace could alter the
@@ -122,8 +123,9 @@ def write_ranges_dropped_since_listing(run: MarkRun, notes: StepNotes, candidate
 def read_addresses(
     run: MarkRun, notes: StepNotes, refs: pa.Table, part: str, sizes_wanted: Collection[str] = ()
 ) -> None:
-    """Write the addresses inside the namespace from these ranges; every entry must be read. For the ranges whose ids
-    are in `sizes_wanted`, write object sizes, too: path probes select by size (`restaged_content`)."""
+    """Write, as this part, the addresses of these ranges that are inside the namespace. For the ranges whose ids are in
+    `sizes_wanted`, write object sizes, too: path probes select by size (`restaged_content`). Raises `DamagedData`
+    unless every entry was read."""
     entries = pc.sum(refs.column("entries")).as_py() or 0
     folder, sizes_folder = (run.mark.folder(ASSET, name) for name in (part, SIZES_PARTS[part]))
     # versions of one range share most entries, so put them in one file: see `arrow_shuffle.addresses_once`
@@ -176,7 +178,7 @@ def committed_ranges(
     return refs, of_heads
 
 
-def needed_ranges(run: MarkRun) -> pa.Array:
+def retained_ranges(run: MarkRun) -> pa.Array:
     """The ids of the ranges of retained commits."""
     ranges = ranges_of(run.spark, run.place, metaranges(run, include_expired=False)).select("range_id").distinct()
     with errors_from_executors():
@@ -184,8 +186,8 @@ def needed_ranges(run: MarkRun) -> pa.Array:
 
 
 def all_ranges(run: MarkRun) -> pa.Table:
-    """Every range of objects under `_lakefs/`, whether or not anything refers to it (RANGE_REFS), without metaranges
-    and dumps of references. The ranges of known commits are included, so that a missing one is noticed."""
+    """Every range of objects under `_lakefs/`, whether or not anything refers to it (RANGE_REFS), excluding metaranges
+    and dumps of references. A missing range isn't noticed here, but `committed_ranges` adds those of known commits."""
     place = run.place
 
     def read(batches: Batches) -> Batches:

@@ -45,9 +45,10 @@ class Limits:
     """Limits of a mark.
 
     `clock_skew` is the maximum difference between any two clocks. `missing` is the maximum number of live addresses
-    that may be missing from the listing. `probes` is the maximum number of path probes; objects that would need more
-    are kept. `trusted` are name patterns of other repositories, which aren't read because they are trusted not to refer
-    to this namespace. `others_required` stops the mark if one of the remaining repositories can't be read.
+    that may be missing from the store, not counting accepted ones. `probes` is the maximum number of path probes;
+    objects that would need more are kept. `trusted` are name patterns of other repositories, which aren't read because
+    they are trusted not to refer to this namespace. `others_required` stops the mark if one of the remaining
+    repositories can't be read.
     """
 
     clock_skew: timedelta = timedelta(minutes=5)
@@ -159,11 +160,11 @@ class MarkRun:
     """In a re-verification, the mark whose record says which ranges a metarange contains, and which sizes a range
     contains; None if all metaranges and ranges have to be read (see `committed_addresses.trusted_record`)."""
     released: ReleasedRepositories | None = None
-    """In a sweep: the only other repositories that may stay unread."""
+    """In a sweep: the only other repositories that may remain unread."""
     other_repositories: OtherRepositoryData = field(default_factory=OtherRepositoryData)
-    """Used to watch the heads of other repositories after a re-verification."""
+    """Filled by the steps; also used to watch the heads of other repositories after a re-verification."""
     decided: DecidedCommits | None = None
-    """Used to watch the branches after a re-verification; None until `retained_commits` is read."""
+    """Used to watch the branches after a re-verification; None until `retained_commits` has run."""
     persist: Persisted = field(default_factory=Persisted)
     """Persists DataFrames until the end of the step."""
 
@@ -263,8 +264,8 @@ class StepNotes:
 
 
 def with_probed_capabilities(target: Target) -> Target:
-    """The target with the capabilities that a probe of its store found, because a compatible store may lack some that
-    it claims. Unchanged if the store needn't be probed (see `endpoint_to_probe`)."""
+    """The target with the capabilities that a probe of its store found, because an S3-compatible store may lack some
+    that it claims. Unchanged if the store needn't be probed (see `endpoint_to_probe`)."""
     place = target.place
     endpoint = endpoint_to_probe(place.namespace, place.settings)
     if endpoint is None:

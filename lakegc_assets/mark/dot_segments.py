@@ -14,8 +14,8 @@ MAX_NAMED = 10  # addresses in the facts of the step
 
 
 def record_names(run: MarkRun, notes: StepNotes, objects: Rows) -> None:
-    """Record the names of the first few of these objects (an empty list if there are none), and report that they are
-    kept."""
+    """Record the addresses of the first few of these objects (an empty list if there are none), and report that these
+    objects are kept."""
     notes.facts[NAMES] = []
     if notes.facts[COUNT]:
         notes.facts[NAMES] = first_rows(objects, ["address"], MAX_NAMED)["address"].to_pylist()

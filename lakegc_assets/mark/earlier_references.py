@@ -43,10 +43,11 @@ def is_trusted(run: MarkRun, repository: str) -> bool:
 
 
 def trusted_tables(run: MarkRun, before: Mark | None) -> pa.ChunkedArray:
-    """The tables that needn't be read: those in which earlier marks found nothing, if these marks are signed.
+    """The ids of the tables that needn't be read: those in which earlier marks found no references, if these marks are
+    signed. `before` is the newest of them.
 
     If they aren't signed, an incremental mark still trusts them, a full mark reads everything, and a re-verification
-    skips only the tables that the approved mark itself read.
+    skips only tables that the approved mark itself read.
     """
     if run.place.seal is None and run.trusted_ranges is not None:
         return tables_read_by_approved_mark(run)
@@ -55,7 +56,7 @@ def trusted_tables(run: MarkRun, before: Mark | None) -> pa.ChunkedArray:
 
 
 def tables_read_by_approved_mark(run: MarkRun) -> pa.ChunkedArray:
-    """The tables that the approved mark itself read and in which it found nothing.
+    """The ids of the tables that the approved mark itself read and in which it found no references.
 
     Tables that it took from the files of earlier marks are read again, because anyone who can write to the namespace
     could alter those files.
@@ -70,7 +71,7 @@ def tables_read_by_approved_mark(run: MarkRun) -> pa.ChunkedArray:
 
 
 def tables_without_references(run: MarkRun, mark: Mark | None, parts: Sequence[str]) -> pa.ChunkedArray:
-    """The tables without references to this namespace according to these parts of a mark; empty if that is unknown.
+    """The ids of the tables without references to this namespace, according to these parts of a mark; empty if unknown.
 
     Reading them again is always safe, so damaged or missing data of the older mark is ignored.
     """
@@ -85,8 +86,9 @@ def tables_without_references(run: MarkRun, mark: Mark | None, parts: Sequence[s
 
 
 def earlier_addresses(run: MarkRun, before: Sequence[Mark], unread: Collection[str]) -> pa.Table:
-    """All addresses to which other repositories refer according to earlier marks and re-verifications. Leaves out those
-    marks after which each of the unread repositories was read. Raises `DamagedData` for a damaged dataset.
+    """All addresses to which other repositories refer according to earlier marks and re-verifications. Leaves out the
+    addresses of a mark if each of the unread repositories was read by a later mark. Raises `DamagedData` for a damaged
+    dataset.
 
     Addresses that path probes found always count, because later marks probe only for objects that nothing else keeps,
     and re-verifications only for candidates: not finding an address again means nothing. If the record of a mark can't
@@ -164,7 +166,7 @@ def served_by_others(served: pa.Table, repository: str) -> pa.Table:
 
 
 def earlier_rows(run: MarkRun, before: Mark | None, asset: str, part: str, schema: pa.Schema) -> pa.Table:
-    """The rows of a part of an older mark's dataset; empty if the mark doesn't have this part."""
+    """The rows of this part of an older mark's asset; empty if there is no such mark or part."""
     if before is None or part not in before.record.step(asset).datasets:
         return schema.empty_table()
     return rows_of(run, before.dataset(asset, part), schema)

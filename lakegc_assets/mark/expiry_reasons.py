@@ -51,7 +51,7 @@ def attribute(run: MarkRun, notes: StepNotes, chain: MarkChain, status: Referenc
     """For each object that no retained commit refers to, find the expired commits that referred to it.
 
     For the scope `committed`, only attributed objects can expire, so a damaged table stops the mark. Otherwise
-    attributions only explain: if a table is missing or damaged, that is recorded, and every object is left unexplained.
+    attributions are just explanations: if a table is missing or damaged, that is recorded and no object is explained.
     Commits that the rules expire but holds retain count as expired here.
     """
     verdicts = run.rows("retained_commits", COMMIT_VERDICTS)
@@ -63,7 +63,7 @@ def attribute(run: MarkRun, notes: StepNotes, chain: MarkChain, status: Referenc
         return nothing
     try:
         with errors_from_executors():
-            ranges = ranges_only_expired(run, commits, ordered, chain)
+            ranges = ranges_only_in_expired_commits(run, commits, ordered, chain)
             attributions = [attributed_in(run, ranges, status), *attributed_before(run, chain, ordered, status)]
             inputs = tuple(as_input(run, rows) for rows in attributions)
             write_explained(run, notes, ranges["range_id"].to_pylist())
@@ -88,7 +88,9 @@ def is_expired(verdict: dict[str, Any]) -> bool:
     return bool((verdict["hold"] or not verdict["retained"]) and verdict["metarange_id"])
 
 
-def ranges_only_expired(run: MarkRun, commits: list[dict[str, Any]], ordered: pa.Table, chain: MarkChain) -> pa.Table:
+def ranges_only_in_expired_commits(
+    run: MarkRun, commits: list[dict[str, Any]], ordered: pa.Table, chain: MarkChain
+) -> pa.Table:
     """The ranges that only expired commits refer to, each with the verdict that retained it longest (EXPIRED_RANGES).
 
     Excludes ranges whose objects an earlier mark already attributed.
@@ -116,18 +118,18 @@ def ranges_with_verdicts(run: MarkRun, verdicts: pa.Table, chain: MarkChain) -> 
 
     def by_range(ranges: pa.Table) -> pa.Table:
         rows = ranges.join(verdicts, "metarange_id", join_type="inner", use_threads=False)
-        return strongest_verdict(rows.select(EXPIRED_RANGES.names))
+        return with_strongest_verdict(rows.select(EXPIRED_RANGES.names))
 
     def read_by_range(batches: Batches) -> Batches:
         for batch in read_metaranges(batches):
             yield from by_range(pa.Table.from_batches([batch])).to_batches()
 
     result = mapped(metarange_tasks(run.spark, sorted(metaranges - known)), read_by_range, EXPIRED_RANGES)
-    new = result.table if isinstance(result, Tasks) else strongest_on_executors(result)
-    return strongest_verdict(pa.concat_tables([by_range(recorded.described(known)), new]))
+    new = result.table if isinstance(result, Tasks) else with_strongest_verdict_on_executors(result)
+    return with_strongest_verdict(pa.concat_tables([by_range(recorded.described(known)), new]))
 
 
-def strongest_verdict(ranges: pa.Table) -> pa.Table:
+def with_strongest_verdict(ranges: pa.Table) -> pa.Table:
     """Each range once, with its strongest verdict: the one that retained it longest (EXPIRED_RANGES)."""
     aggregations = [*((name, "first") for name in RANGE_REFS.names[1:]), ("verdict", "max")]
     grouped = ranges.group_by("range_id", use_threads=False).aggregate(aggregations)
@@ -135,8 +137,8 @@ def strongest_verdict(ranges: pa.Table) -> pa.Table:
     return grouped.select(columns).rename_columns(EXPIRED_RANGES.names).cast(EXPIRED_RANGES)
 
 
-def strongest_on_executors(ranges: DataFrame) -> pa.Table:
-    """Like `strongest_verdict`, but before rows are collected: every task may have the same thousands of ranges."""
+def with_strongest_verdict_on_executors(ranges: DataFrame) -> pa.Table:
+    """Like `with_strongest_verdict`, before rows are collected: every task may have the same thousands of ranges."""
     from pyspark.sql import functions as F
 
     refs = [F.first(name).alias(name) for name in RANGE_REFS.names[1:]]
@@ -145,16 +147,16 @@ def strongest_on_executors(ranges: DataFrame) -> pa.Table:
 
 
 def attributed_in(run: MarkRun, ranges: pa.Table, status: ReferenceStatus) -> Rows:
-    """The attributions of the addresses in EXPIRED_RANGES (ATTRIBUTIONS). Limited to objects that no retained commit
-    refers to, unless there are too many of those."""
+    """The attributions of the addresses in these ranges (EXPIRED_RANGES), as ATTRIBUTIONS. Limited to objects that no
+    retained commit refers to, unless there are too many of those."""
     # versions of one range share most entries, so put them in one task, which reports the best attribution
     tasks = range_tasks(run.spark, ranges, order_by=("min_key", "max_key", "range_id"))
     return paths_of(tasks, run.place, ATTRIBUTIONS, rank_by=("verdict",), wanted=status.few_not_committed)
 
 
 def attributed_before(run: MarkRun, chain: MarkChain, ordered: pa.Table, status: ReferenceStatus) -> list[Rows]:
-    """Attributions of earlier marks, with each commit's current verdict (ATTRIBUTIONS). Limited to objects that no
-    retained commit refers to, unless there are too many of those."""
+    """Attributions of earlier marks, with each commit's current verdict (ATTRIBUTIONS); commits without one are left
+    out. Limited to objects that no retained commit refers to, unless there are too many of those."""
     commits, wanted = ordered["commit_id"].combine_chunks(), status.few_not_committed
 
     def attributed(reasons: pa.Table) -> pa.Table:

@@ -24,7 +24,7 @@ from spark_resources.stores.parallel_listing import AT_ONCE, Part, all_fit_in_on
 from spark_resources.stores.place import Place
 
 ROOT_PART = Part(ROOT, flat=True)
-_RANGES_PER_CORE = 4
+_PIECES_PER_CORE = 4
 _PARTS = pa.schema(
     [
         pa.field("folder", pa.string(), nullable=False),
@@ -60,7 +60,7 @@ def tasks_of(run: MarkRun, whole: Sequence[Part]) -> Tasks:
     if len(whole) < at_once and all_fit_in_one_page(run.store, [ROOT_PART, *whole]):
         return tasks_from_rows(run.spark, parts_table([ROOT_PART, *whole]), batch_size=at_once)
     cores = run.spark().sparkContext.defaultParallelism
-    parts = split_parts(run.store, whole, wanted=_RANGES_PER_CORE * cores)
+    parts = split_parts(run.store, whole, wanted=_PIECES_PER_CORE * cores)
     # each task has at most as many parts as it lists concurrently, but few enough that no core is idle
     return tasks_from_rows(
         run.spark, parts_table(parts), batch_size=max(min(at_once, len(parts) // cores), 1), max_on_driver=0
@@ -70,12 +70,12 @@ def tasks_of(run: MarkRun, whole: Sequence[Part]) -> Tasks:
 def split_parts(store: Store, whole: Sequence[Part], *, wanted: int) -> list[Part]:
     """Split the root and the parts into pieces to list.
 
-    A long root is split into `wanted` pieces, and so are long parts if there are fewer than `wanted` parts.
+    A long root is split into up to `wanted` pieces, and so is each long part if there are fewer than `wanted` parts.
     """
-    cut = [ROOT_PART, *(whole if len(whole) < wanted else [])]
+    to_split = [ROOT_PART, *(whole if len(whole) < wanted else [])]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        ranges = [part for parts in pool.map(partial(split_part, store, count=wanted), cut) for part in parts]
-    return ranges if len(cut) > 1 else [*ranges, *whole]
+        pieces = [piece for split in pool.map(partial(split_part, store, count=wanted), to_split) for piece in split]
+    return pieces if len(to_split) > 1 else [*pieces, *whole]
 
 
 def parts_table(parts: Sequence[Part]) -> pa.Table:

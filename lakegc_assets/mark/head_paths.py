@@ -40,7 +40,8 @@ PAIRS = pa.schema([REPOSITORY, RANGE_REFS.field("range_id"), pa.field("metarange
 
 
 def with_unread_reason(schema: pa.Schema) -> pa.Schema:
-    """Add a column `unread`: the reason why a repository could not be read, with all other columns null."""
+    """Add a column `unread`, and allow nulls: the row for a repository that could not be read has only `repository` and
+    the reason (`unread`)."""
     columns = [field.with_nullable(True) for field in schema if field.name != REPOSITORY.name]
     return pa.schema([REPOSITORY, *columns, pa.field("unread", pa.string())])
 
@@ -50,14 +51,15 @@ RANGES_OR_UNREAD, PATHS_OR_UNREAD = with_unread_reason(RANGES), with_unread_reas
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """Branch heads by metarange: `metaranges` (NUMBERED_METARANGES), and at each number the branches with that head."""
+    """Branch heads by metarange: `metaranges` (NUMBERED_METARANGES), and for each number the branches with that
+    metarange (`branches`)."""
 
     metaranges: pa.Table
     branches: Sequence[Sequence[str]]
 
     @classmethod
     def of(cls, heads: pa.Table) -> Heads:
-        """Group these heads (BRANCH_HEADS) by metarange. None of them may be empty."""
+        """Group these heads (BRANCH_HEADS) by metarange; each must have one."""
         branches: dict[tuple[str, str], list[str]] = {}
         for row in heads.to_pylist():
             branches.setdefault((row["repository"], row["metarange_id"]), []).append(row["branch"])
@@ -74,8 +76,8 @@ class Tables:
     guard: Guard
 
     def fetched(self, rows: Sequence[Row], key: str, unread: Unread) -> Iterator[tuple[Row, bytes]]:
-        """Each row, with the bytes of the table that it names by repository and `key`; no bytes if the table can't be
-        read and the guard recorded this in `unread`."""
+        """Each row, with the bytes of the table that it names by repository and `key`; empty bytes if the table can't
+        be read and the guard recorded this in `unread`."""
         named = {f"{row['repository']}/{row[key]}": row for row in rows}
 
         def fetch(name: str) -> bytes:

@@ -67,8 +67,8 @@ def write_tags(run: MarkRun, notes: StepNotes, tags: set[Named]) -> None:
 
 
 def newly_tagged_commits(run: MarkRun) -> set[str]:
-    """The commits that holds keep by tags created or moved since the commits were read, with their ancestors if the
-    hold includes history."""
+    """The ids of the commits that holds keep because of tags created or moved since the commits were read, with their
+    ancestors if the hold includes history."""
     holds, repository = in_force(run), run.partition.repository
     before = {(row["tag"], row["commit_id"]) for row in run.rows(ASSET, TAGS, TAGS_PART)}
     new = tags_for_holds(run, holds) - before

@@ -100,7 +100,8 @@ def no_longer_retained(run: MarkRun, chain: MarkChain) -> frozenset[str] | None:
 
 def addresses_to_look_up(run: MarkRun, chain: MarkChain, ranges: frozenset[str], folders: Sequence[str]) -> DataFrame:
     """Addresses outside these folders that may be garbage (columns address, slice): those that no retained commit
-    referred to at the base mark, those in ranges that are no longer retained, and those restored since then."""
+    referred to at the base mark and no sweep of it removed, those in ranges that are no longer retained, and those that
+    may have been restored since then."""
     not_retained = (
         chain.not_retained().select("address").transform(garbage.without_addresses_in(chain.removed_by_sweep()))
     )
@@ -115,7 +116,8 @@ def addresses_to_look_up(run: MarkRun, chain: MarkChain, ranges: frozenset[str],
 
 
 def look_up(run: MarkRun, notes: StepNotes, chain: MarkChain, ranges: frozenset[str], folders: Sequence[str]) -> None:
-    """Write which addresses are looked up outside these folders, and which of them are stored (STORED_OBJECTS).
+    """Look up the objects outside these folders that may be garbage. Writes their addresses (with those that a sweep of
+    the base mark removed), those objects that are stored (STORED_OBJECTS), and the folders and ranges.
 
     `ranges` are the ids of ranges that are no longer retained.
     """
@@ -141,7 +143,8 @@ def look_up(run: MarkRun, notes: StepNotes, chain: MarkChain, ranges: frozenset[
 
 
 def lookup_producer(run: MarkRun) -> Producer:
-    """Map addresses (columns address and slice, sorted by slice and address) to the objects there (STORED_OBJECTS)."""
+    """The function that each task runs: maps addresses (columns address and slice, sorted by slice and address) to the
+    objects stored there (STORED_OBJECTS)."""
     place = run.place
 
     def produce(batches: Batches, report: TaskReport) -> Batches:

@@ -104,7 +104,7 @@ def inventory_candidates(
     STORED_OBJECTS.
 
     Excludes keys of the kinds (`stores.keys`) that the store doesn't support: it would list such objects under another
-    name. Addresses of such objects are then missing here and stop the mark, as they do with a listing (invariant 3).
+    name. If such an object is live, its address is missing here and stops the mark, as with a listing (invariant 3).
     """
     table = table.filter(pc.starts_with(table["key"], prefix))
     addresses = pc.utf8_slice_codeunits(table["key"], len(prefix))

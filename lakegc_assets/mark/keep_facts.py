@@ -65,17 +65,17 @@ class ObjectsToDecide:
         """The distinct sizes of the objects that these facts don't keep, on the driver (int64)."""
         objects_of, reasons = self.objects_of, attributions_of(self.facts)
         if not reasons:
-            return distinct_on_driver(self.grouped.rows, objects_of)
+            return distinct_sizes_on_driver(self.grouped.rows, objects_of)
 
         def not_kept(rows: GroupedRows, _: TaskReport) -> pa.Table:
             return distinct_sizes(keep_reasons.not_kept(keep_reasons.decided(objects_of(rows[OBJECTS]), reasons, rows)))
 
         inputs = [self.grouped.as_input(OBJECTS, self.schema), *inputs_of(self.facts)]
         sizes = co_group(self.run.spark, inputs, not_kept, SIZES, self.run.persist)
-        return distinct_on_driver(sizes.rows, lambda rows: rows)
+        return distinct_sizes_on_driver(sizes.rows, lambda rows: rows)
 
 
-def distinct_on_driver(rows: Rows, objects_of: Callable[[pa.Table], pa.Table]) -> pa.Array:
+def distinct_sizes_on_driver(rows: Rows, objects_of: Callable[[pa.Table], pa.Table]) -> pa.Array:
     """The distinct sizes of the objects that `objects_of` takes from rows (int64); each task sends each size once."""
 
     def sizes(batches: Batches) -> Batches:

@@ -18,7 +18,7 @@ from lakegc_assets.rules.keep_reasons import KEEP_REASONS, KeepReason
 
 Lookup: TypeAlias = Callable[[MarkRun, StepNotes, ObjectsToDecide, MarkChain], KeepFacts | None]
 """Looks up the facts for one reason to keep objects, given those for earlier reasons; None if the reason keeps nothing.
-The chain is empty unless the mark is incremental."""
+Unless the mark is incremental, the chain is that of `MarkChain.of_full`."""
 
 LOOKUPS: Mapping[KeepReason, Lookup] = {
     keep_reasons.OTHER_REPOSITORY: other_repositories.look_up,

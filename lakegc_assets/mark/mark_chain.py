@@ -196,7 +196,7 @@ class MarkChain:
         """The datasets with the expiry reasons that earlier marks recorded, each with its schema: for the objects that
         no retained commit referred to at the base mark, and for those that were restored since (columns address,
         commit_id and path, among others)."""
-        restored = [(self._restored(mark_id), EXPIRED_OBJECTS) for mark_id in self.restored_marks]
+        restored = [(self._expired_set(mark_id), EXPIRED_OBJECTS) for mark_id in self.restored_marks]
         return [(self.marks[0].dataset(*NOT_RETAINED_OBJECTS), NOT_RETAINED), *restored]
 
     def not_retained(self) -> DataFrame:
@@ -206,12 +206,12 @@ class MarkChain:
     def removed_by_sweep(self) -> DataFrame:
         """The addresses whose objects a sweep of the base mark deleted or quarantined, or found already gone (column
         address)."""
-        return addresses_by_outcome(self.run, self.base.mark_id, "receipts/", REMOVED)
+        return addresses_with_outcome(self.run, self.base.mark_id, "receipts/", REMOVED)
 
     def expired_in_restored_marks(self) -> DataFrame:
         """The expired sets of all marks from which objects were (or may have been) restored since the base mark, by
         undo or from a backup, with the recorded reasons (columns address, commit_id, path)."""
-        datasets = [self._restored(mark_id) for mark_id in self.restored_marks]
+        datasets = [self._expired_set(mark_id) for mark_id in self.restored_marks]
         return read_datasets(self.spark, self.run.place, datasets, EXPIRED_OBJECTS).select(
             "address", "commit_id", "path"
         )
@@ -230,7 +230,7 @@ class MarkChain:
             check_files(Mark.open(self.run.place, mark_id), ("expired_set", ""))
         return mark_ids
 
-    def _restored(self, mark_id: str) -> Dataset:
+    def _expired_set(self, mark_id: str) -> Dataset:
         return Mark.open(self.run.place, mark_id).dataset("expired_set")
 
     def explained_verdicts(self) -> list[dict[str, Any]]:
@@ -307,8 +307,9 @@ def rows_of(mark: Mark, which: tuple[str, str], schema: pa.Schema) -> list[dict[
     return all_rows(mark.place, mark.dataset(*which), schema)
 
 
-def addresses_by_outcome(run: MarkRun, mark_id: str, below: str, wanted: Collection[Outcome]) -> DataFrame:
-    """The addresses whose last outcome, by the receipts `below` a mark's folder, is one of these (column address)."""
+def addresses_with_outcome(run: MarkRun, mark_id: str, below: str, wanted: Collection[Outcome]) -> DataFrame:
+    """The addresses whose last outcome, according to the receipts in this subfolder (`below`) of a mark's folder,
+    is one of these (column address)."""
     files = Receipts(run.place, mark_folder(mark_id) + below).files("receipt")
     values = pa.array([outcome.value for outcome in wanted])
 
@@ -321,7 +322,7 @@ def addresses_by_outcome(run: MarkRun, mark_id: str, below: str, wanted: Collect
 
 
 def restored_marks(store: Store, since: datetime) -> Iterator[str]:
-    """The ids of the marks from which objects were, or may have been, restored since then (store's clock)."""
+    """The ids of the marks from which objects were, or may have been, restored at or after `since` (store's clock)."""
     folders = folders_in(store, MARKS_ROOT)
 
     def has_restored_since(folder: str) -> bool:

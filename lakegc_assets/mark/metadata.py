@@ -41,7 +41,8 @@ def step_result(run: MarkRun, asset: str, schema: pa.Schema, *, part: str = "") 
 
 
 def expired_set_result(run: MarkRun, *, price: float | None) -> dg.MaterializeResult[Any]:
-    """The result of `expired_set`, with plots, the totals behind them, the largest objects and a sample.
+    """The result of `expired_set`, with plots, the totals behind them, sample objects and, at a `price` per GB per
+    month, the monthly savings.
 
     The rows aren't read again, because the executors counted and selected them while writing.
     """

@@ -23,7 +23,8 @@ MAX_NAMED = 10  # addresses in the facts of the step
 
 
 def count_missed(run: MarkRun, notes: StepNotes, expired: Dataset) -> None:
-    """Record how many expired objects an incremental mark would have missed in place of this full one, with examples.
+    """Record how many expired objects an incremental mark would have missed in place of this full one, with examples,
+    or why this can't be determined.
 
     There are none unless an object was written into a slice long after the slice was opened, which lakeFS doesn't do.
     """

@@ -87,7 +87,7 @@ def unlisted(place: Place, addresses: pa.Array) -> list[str]:
     """The addresses that the store doesn't list now under exactly this name.
 
     Addresses that some stores normalize are included without a lookup: such a store would respond for the normalized
-    key, and any other store has already listed them by name.
+    key, and any other store would already have listed them by name.
     """
     store = place.store()
 
@@ -104,8 +104,8 @@ def unlisted(place: Place, addresses: pa.Array) -> list[str]:
 
 
 def first_key(store: Store, prefix: str) -> str | None:
-    """The first key that the store lists under a prefix: the prefix itself if an object has that key; None if there is
-    none."""
+    """The first key that the store lists under a prefix: the prefix itself if an object has that key; None if no key
+    begins with the prefix."""
     return next((listed.key for page in store.pages(prefix, page_size=1) for listed in page.objects), None)
 
 

@@ -15,7 +15,7 @@ SAFE_MIN_AGE = timedelta(hours=24)  # the lifetime of a link token: an object ca
 
 @dataclass(frozen=True, slots=True)
 class MarkOptions:
-    """The options of one mark. `min_age` None means the configured one."""
+    """The options of one mark. If `min_age` is None, the configured one applies."""
 
     scope: Scope = Scope.UNIFIED
     min_age: timedelta | None = None

@@ -99,8 +99,8 @@ class OtherRepositories:
 
 
 def list_other_repositories(run: MarkRun) -> OtherRepositories:
-    """Every other repository that the server lists on this kind of block store; other kinds have different
-    addresses."""
+    """The other repositories that the server lists on this kind of block store (other kinds have different addresses),
+    except trusted ones. Without permission to list repositories, all (`*`) are unread."""
     if "*" in run.limits.trusted:
         return OtherRepositories({}, ("*",))
     own, server = run.target.repository, run.lakefs.config()
@@ -137,7 +137,7 @@ def recording_unread(repository: str, unread: Unread) -> Iterator[None]:
         raise Refused(f"repository {repository} may refer to objects here: {error}", invariant=5) from error
 
 
-def record_unread(run: MarkRun, unread: Unread) -> None:
+def report_unread(run: MarkRun, unread: Unread) -> None:
     """Report which repositories could not be read. Raises `Refused` if one of them must be read: in a sweep, if it
     isn't released; in any run, if the settings require all of them."""
     stopping = unreleased(run, unread)
@@ -155,7 +155,7 @@ def record_unread(run: MarkRun, unread: Unread) -> None:
 
 
 def unreleased(run: MarkRun, unread: Unread) -> set[str]:
-    """The unread repositories that stop a sweep because the approval of its mark doesn't cover them; none in a mark.
+    """The unread repositories that stop a sweep because the approval of its mark doesn't cover them; empty in a mark.
     Raises the errors of listing the repositories."""
     released = run.released
     if released is None:
@@ -181,19 +181,19 @@ def next_step(run: MarkRun, repository: str) -> str:
 
 
 def read_staged(run: MarkRun, notes: StepNotes) -> None:
-    """Write the addresses inside this namespace that are staged on branches of other repositories. Reads them twice."""
+    """Read twice, and write, the addresses inside this namespace that are staged on branches of other repositories."""
     listing = list_other_repositories(run)
     for part in STAGED_PARTS if listing.places else ():
         write_staged(run, notes, listing, STAGED, part)
     notes.facts[FACTS] = {"unread": listing.unread}
-    record_unread(run, listing.unread)
+    report_unread(run, listing.unread)
 
 
 def read_at_the_end(run: MarkRun, notes: StepNotes) -> list[Dataset]:
-    """Read the staged addresses again after the path probes (ADDRESSES), because neither the first readings nor a probe
-    finds an object that is moved to another path in between. The object may also have been committed since, so new
-    tables are read last. For repositories that became unreadable since `read_committed`, the addresses that earlier
-    marks recorded are carried over."""
+    """Read the staged addresses again after the path probes, because neither the first readings nor a probe finds an
+    object that is moved to another path in between. The object may also have been committed since, so new tables are
+    read last. For repositories that became unreadable since `read_committed`, the addresses that earlier marks recorded
+    are carried over. Returns the datasets (ADDRESSES)."""
     listing = list_other_repositories(run)
     datasets = []
     if listing.places:
@@ -201,7 +201,7 @@ def read_at_the_end(run: MarkRun, notes: StepNotes) -> list[Dataset]:
         datasets += read_new_tables(run, notes, listing)
     facts = notes.facts.setdefault(FACTS, {"unread": {}})
     facts["unread"] = {**listing.unread, **facts["unread"]}
-    record_unread(run, listing.unread)
+    report_unread(run, listing.unread)
     since = facts["unread"].keys() - run.mark.record.step(COMMITTED).facts[FACTS]["unread"].keys()
     if since and len(carried := earlier_addresses(run, marks_with_these_spellings(run), since)):
         datasets.append(write_part(run, notes, EXPIRED, CARRIED_AT_THE_END_PART, carried))
@@ -229,8 +229,8 @@ def write_staged(run: MarkRun, notes: StepNotes, listing: OtherRepositories, ass
 
 
 def branch_heads(run: MarkRun, repositories: Sequence[str], unread: Unread) -> list[tuple[str, str, str]]:
-    """Repository, name and head of every branch of these repositories. Skips those deleted since they were listed, and
-    records in `unread` those that could not be read."""
+    """Repository, name and head of every branch of these repositories. Skips repositories deleted since they
+    were listed, and records in `unread` those that could not be read."""
 
     def heads(repository: str) -> list[tuple[str, str, str]]:
         with recording_unread(repository, unread), ignoring_deleted(run.lakefs, repository):
@@ -287,8 +287,8 @@ def read_committed(run: MarkRun, notes: StepNotes) -> None:
         write_part(run, notes, COMMITTED, KNOWN_PART, tables.filter(is_known).select(TABLES.names))
     if len(unread):
         run.log_message(
-            f"reading {plural(len(unread), 'table')} of other repositories; those without references to this "
-            "repository are not read again by later marks"
+            f"reading {plural(len(unread), 'table')} of other repositories; later marks can skip those without "
+            "references to this repository"
         )
         noting = run.place.seal is not None and run.trusted_ranges is None  # a mark, not a re-verification
         parts = TABLE_PARTS if noting else TABLE_PARTS[:2]
@@ -300,7 +300,7 @@ def read_committed(run: MarkRun, notes: StepNotes) -> None:
     run.other_repositories.tables = pc.unique(placed.filter(pc.invert(in_unread))["table_id"])
     not_read = {**run.mark.record.step(STAGED).facts.get(FACTS, {}).get("unread", {}), **listing.unread}
     notes.facts[FACTS]["unread"] = not_read
-    record_unread(run, listing.unread)
+    report_unread(run, listing.unread)
     if not_read and len(carried := earlier_addresses(run, before, not_read)):
         write_part(run, notes, COMMITTED, CARRIED_PART, carried)
 
@@ -313,7 +313,7 @@ def noted_without_address(run: MarkRun, listing: OtherRepositories, tables: pa.C
 
 
 def known_tables(run: MarkRun, listing: OtherRepositories) -> KnownTables:
-    """The notes of all repositories, read once in a mark: they never change, and it does no harm to miss new ones."""
+    """The notes of all repositories, read once per mark: they never change, and it does no harm to miss new ones."""
     others = run.other_repositories
     if others.notes is None:
         others.notes = KnownTables.read(run.place, listing.places.values())
@@ -321,8 +321,9 @@ def known_tables(run: MarkRun, listing: OtherRepositories) -> KnownTables:
 
 
 def read_new_tables(run: MarkRun, notes: StepNotes, listing: OtherRepositories) -> list[Dataset]:
-    """Read the tables that were written since `read_committed`, whichever commit refers to them (ADDRESSES). If
-    `read_committed` ran in another process, tables in which it found addresses are read again."""
+    """Read the tables that were written since `read_committed`, whichever commit refers to them. If `read_committed`
+    ran in another process, tables in which it found addresses are read again. Returns the dataset of addresses
+    (ADDRESSES), if there are such tables."""
     tables, known = distinct_tables(tables_of(run, listing)), run.other_repositories.tables
     if known is None:
         known = tables_without_references(run, run.mark, (WITHOUT_REFERENCES_PART, KNOWN_PART))
@@ -337,7 +338,7 @@ def read_new_tables(run: MarkRun, notes: StepNotes, listing: OtherRepositories) 
 
 
 def tables_of(run: MarkRun, listing: OtherRepositories) -> pa.Table:
-    """The tables of each other repository (PLACED_TABLES)."""
+    """The tables of each other repository (PLACED_TABLES). Records which repositories could not be read."""
 
     def tables_in(repository: str) -> pa.Table:
         ids: list[str] = []
@@ -400,8 +401,8 @@ def is_noted(found: pa.Table) -> pa.ChunkedArray:
 
 
 def tables_producer(run: MarkRun, listing: OtherRepositories, *, noting: bool) -> Producer:
-    """Map rows of DISTINCT_TABLES to the addresses inside this namespace and a row about each table (FOUND), which
-    has a note if `noting`.
+    """The function that each task runs: maps rows of DISTINCT_TABLES to the addresses inside this namespace and a row
+    about each table (FOUND), which has a note if `noting`.
 
     A table that can't be read in one repository is read in the next one that has it. A table that can't be read in any
     of them has no row, so the next mark reads it again.
@@ -465,7 +466,7 @@ def found_in(table_id: str, entries: pa.RecordBatch | None, namespace: Namespace
 
 
 def write_part(run: MarkRun, notes: StepNotes, asset: str, part: str, table: pa.Table) -> Dataset:
-    """Write a table in the driver's memory as a part of this mark's dataset."""
+    """Write a table in the driver's memory as this part of an asset."""
     dataset = write_table(run.place, run.mark.folder(asset, part), table)
     notes.add_dataset(dataset, part)
     return dataset
@@ -475,8 +476,8 @@ def write_part(run: MarkRun, notes: StepNotes, asset: str, part: str, table: pa.
 
 
 def look_up(run: MarkRun, notes: StepNotes, objects: ObjectsToDecide, chain: MarkChain) -> KeepFacts | None:
-    """The facts that keep the objects which other repositories refer to; None if there are none. Repositories may also
-    refer to objects that were deleted long ago."""
+    """The facts that keep the objects to which other repositories refer; None if there are no such references, or
+    no unreferenced objects. Repositories may also refer to objects that were deleted long ago."""
     recorded = run.mark.record.steps
     datasets: list[Dataset] = [
         run.mark.dataset(asset, part)

@@ -1,9 +1,9 @@
 """The paths to probe on branches of other repositories (invariant 2; formats §2, §4).
 
-There, too, no list contains a staged object with the same content as the committed one at its path, yet the branch
-serves the staged address, which may be in this namespace. So each branch is probed at every path where an entry of its
-head, in any namespace, has the size of an unreferenced object. The ranges of all heads are read for this, except those
-that have no such size according to a signed note.
+On these branches, too, no list contains a staged object with the same content as the committed one at its path, yet the
+branch serves the staged address, which may be in this namespace. So each branch is probed at every path where an entry
+of its head, in any namespace, has the size of an unreferenced object. The ranges of all heads are read for this, except
+those that have no such size according to a signed note.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from lakegc_assets.mark.other_repositories import (
     branch_heads,
     known_tables,
     list_other_repositories,
-    record_unread,
     recording_unread,
+    report_unread,
 )
 from lakegc_assets.mark.path_probes import ignoring_deleted
 from lakegc_assets.rules.path_probes import SizeSet
@@ -46,13 +46,13 @@ def paths_to_probe(run: MarkRun, notes: StepNotes, sizes: SizeSet, seen: set[tup
     """The paths to probe in other repositories (PATHS_TO_PROBE), maybe with duplicates; None if there are none.
 
     `sizes` are the sizes of unreferenced objects. Heads (repository, branch, commit) in `seen` are not read again, and
-    new heads are added to it. Records which repositories could not be read, and raises `Refused` like `record_unread`.
+    new heads are added to it. Records which repositories could not be read, and raises `Refused` like `report_unread`.
     """
     listing = list_other_repositories(run)
     heads = heads_of(run, listing, seen)
     paths = paths_with_size(run, notes, listing, heads, sizes) if len(heads) else None
     facts = notes.facts.setdefault(FACTS, {"branches": 0, "unread": {}})
-    record_unread(
+    report_unread(
         run, {repository: why for repository, why in listing.unread.items() if repository not in facts["unread"]}
     )
     facts["branches"] += len(heads)
@@ -87,7 +87,8 @@ def heads_of(run: MarkRun, listing: OtherRepositories, seen: set[tuple[str, str,
 def paths_with_size(
     run: MarkRun, notes: StepNotes, listing: OtherRepositories, heads: pa.Table, sizes: SizeSet
 ) -> Rows | None:
-    """The paths of these heads (BRANCH_HEADS) at which an entry has the size of an unreferenced object."""
+    """The paths of these heads (BRANCH_HEADS) at which an entry has one of these sizes (PATHS_TO_PROBE); None if no
+    range can have such an entry. Records which repositories could not be read."""
     run.log_message(
         f"reading the heads of {plural(len(heads), 'branch')} of {plural(len(listing.places), 'other repository')}"
     )

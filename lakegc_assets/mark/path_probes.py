@@ -1,7 +1,8 @@
 """Probe which objects branches serve at given paths, in one Spark task (invariant 2).
 
-Candidates are kept unless a probe has a clear result. A deleted branch serves nothing, but it only counts as deleted if
-a second listing of the branches confirms it. If a repository doesn't respond, the task doesn't try it again.
+Candidates are kept if a probe for their size has no clear result. A deleted branch serves nothing, but it only
+counts as deleted if a second listing of the branches confirms it. If a repository doesn't respond, the task doesn't try
+it again.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ Row = dict[str, Any]
 
 def probe_batches(rows: Iterable[Row], lakefs: LakeFS, namespace: Namespace) -> Iterator[pa.RecordBatch]:
     """Probe rows of repository, branch, path and size, sorted in that order, and add the address that the branch serves
-    there (SERVED).
+    at the path (SERVED).
 
     Raises `Refused` if an address differs from the namespace only in its spelling, `DamagedData` if a response violates
     the API.
@@ -75,7 +76,8 @@ class Prober:
         return dict.fromkeys(paths), None
 
     def _note_gone(self, repository: str, branch: str, *, last: bool) -> str | None:
-        """Record whether the branch is gone, by listing branches again. Returns why the result is unclear, if it is."""
+        """List the branches again. Records the branch if it is gone or, on the `last` try, if the server contradicts
+        itself about it. Returns why the result is unclear, if it is."""
         try:
             listed = is_branch(self.lakefs, repository, branch)
         except Refused:
@@ -151,8 +153,8 @@ def covers(page: ServedPage, path: str) -> bool:
 
 
 def addresses_at_inexact_paths(lakefs: LakeFS, repository: str, branch: str, paths: Iterable[str]) -> Iterator[str]:
-    """The physical addresses at any path of a branch that may be one of these, which the server can't show exactly (see
-    `responses.is_exact`). Such paths can't be probed, but a listing has the address of each.
+    """For those of these paths that the server can't show exactly (see `responses.is_exact`), the physical addresses at
+    all paths of the branch that may be one of them. Such paths can't be probed, but a listing has the address of each.
 
     Raises `Unavailable` if the listing can't be continued.
     """
@@ -172,7 +174,7 @@ def just_before(path: str) -> str:
 def served_batch(
     window: Sequence[Row], served: dict[str, str | None], unclear: str | None, namespace: Namespace
 ) -> pa.RecordBatch:
-    """The rows as SERVED: with the address that is served at each path, null if none inside the namespace is, and with
+    """The rows as SERVED: with the address that is served at each path, null if it isn't inside the namespace, and with
     the reason why the result is unclear, null if it is clear."""
     rows = []
     for row in window:

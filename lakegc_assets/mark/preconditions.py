@@ -1,4 +1,4 @@
-"""Preconditions of a mark: each raises an error with a message, and writes nothing (invariants 5 and 7)."""
+"""Preconditions of a mark: each function raises an error if one isn't met, and writes nothing (invariants 5 and 7)."""
 
 from __future__ import annotations
 

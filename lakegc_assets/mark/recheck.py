@@ -38,8 +38,8 @@ def look_up(run: MarkRun, notes: StepNotes, objects: ObjectsToDecide, chain: Mar
 
 
 def live_at_the_end(run: MarkRun, notes: StepNotes) -> list[Dataset]:
-    """Write the addresses that are staged now, and those of commits that were not retained before (ADDRESSES, with
-    duplicates)."""
+    """Write the addresses that are staged now, and those of commits that were not retained before. Returns the datasets
+    (ADDRESSES, with duplicates)."""
     run.log_message("reading once more: staged addresses, branch heads, new commits")
     return [*addresses_staged_now(run, notes), *addresses_of_new_commits(run, notes)]
 
@@ -54,7 +54,7 @@ def addresses_staged_now(run: MarkRun, notes: StepNotes) -> list[Dataset]:
 def addresses_of_new_commits(run: MarkRun, notes: StepNotes) -> list[Dataset]:
     """Write the addresses of commits that were not retained when commits were read but are now: heads, commits of tags
     covered by a hold, and every commit made since then, even if it is no longer on a branch, because young commits are
-    live. Usually there are none, and nothing is written."""
+    live. Usually there are none, and nothing is written. Returns the datasets (ADDRESSES)."""
     repository, verdicts = run.partition.repository, run.rows("retained_commits", COMMIT_VERDICTS)
     retained = {row["commit_id"] for row in verdicts if row["retained"]}
     new = sorted({*run.lakefs.branches(repository).values(), *holds_in_force.newly_tagged_commits(run)} - retained)

@@ -47,7 +47,7 @@ class ReferenceStatus:
 
     @property
     def dot_segments(self) -> Rows:
-        """The objects that are kept only for their keys (REFERENCE_STATUS)."""
+        """The objects that are kept only because of their keys (REFERENCE_STATUS)."""
         return self._with(Status.DOT_SEGMENT)
 
     @property

@@ -59,13 +59,14 @@ SERVED_INSIDE = pa.schema(
 )
 UNCLEAR = pa.schema([SERVED.field("unclear"), pa.field("probes", pa.int64(), nullable=False)])
 PASSES = tuple(zip(PROBED_PARTS, ("not_probed", "not_probed_again"), strict=True))
-"""For each pass, the parts with the probe results, and the parts with the paths left out because of the limit."""
+"""For each pass, the part with the probe results, and the part with the paths left out because of the limit."""
 MAX_REASONS = 20  # maximum number of reasons for unclear probes in the facts; the datasets have all
 LIMIT_REASON = "there are more paths to probe than LAKEGC_MAX_PROBES allows"
 
 
 def look_up(run: MarkRun, notes: StepNotes, objects: ObjectsToDecide, chain: MarkChain) -> KeepFacts | None:
-    """The facts that keep the objects which branches serve, or may serve, at the probed paths; None if none was probed.
+    """The facts that keep the objects which branches serve, or may serve, at the probed paths; None if there was
+    nothing to probe.
 
     Paths are probed in two passes. Each also covers the heads and repositories that are new by then.
     """
@@ -103,8 +104,8 @@ def inconclusive_sizes(run: MarkRun, probed: Sequence[Dataset]) -> pa.Table:
 def probe_paths(
     run: MarkRun, notes: StepNotes, paths: Rows | None, parts: tuple[str, str], *, again: bool
 ) -> list[Dataset]:
-    """Write the addresses that branches serve at these paths (PATHS_TO_PROBE), and the paths beyond the limit (both
-    SERVED)."""
+    """Write the addresses that branches serve at these paths (PATHS_TO_PROBE), and the paths beyond the limit. Returns
+    both datasets (SERVED), as far as they were written."""
     part, beyond_part = parts
     datasets, facts, unclear_reasons = list[Dataset](), notes.facts, list[str]()
     counts = probes_by_size(paths) if paths is not None else PROBES_OF_SIZE.empty_table()
@@ -156,12 +157,13 @@ def write_not_sent(run: MarkRun, paths: Rows, sizes: SizeSet, part: str) -> Data
 def unclear_sentence(probes: int, why: str) -> str:
     """The message for an operator about probes without a clear result."""
     return (
-        f"{plural(probes, 'path probe')} had no clear result, so every object that may be served there is kept: {why}"
+        f"{plural(probes, 'path probe')} had no clear result, so every object that may be served at such a path "
+        f"is kept: {why}"
     )
 
 
 def frequent_reasons(run: MarkRun, results: Dataset) -> list[str]:
-    """Why probes have no clear result, with counts, most frequent reasons first."""
+    """The MAX_REASONS most frequent reasons why probes have no clear result, with counts, most frequent first."""
 
     def reasons(probed: pa.Table) -> pa.Table:
         counts = probed.filter(pc.is_valid(probed["unclear"])).group_by("unclear").aggregate([([], "count_all")])
@@ -186,8 +188,8 @@ class PathsToProbe:
     paths: Rows | None = None
 
     def to_probe(self, sizes: SizeSet) -> Rows | None:
-        """The paths where an entry has one of these sizes (PATHS_TO_PROBE); None if there are none. `sizes` are those
-        of the previous call or fewer. Heads are listed on every call, but only new ones are read."""
+        """The paths where an entry has one of these sizes (PATHS_TO_PROBE); None if there are none. `sizes` must be
+        those of the previous call or fewer. Heads are listed on every call, but only new ones are read."""
         if not len(sizes):
             return None
         own_paths = paths_at_heads(self.run, self._new_heads(), sizes, self.chain)
@@ -223,8 +225,8 @@ class PathsToProbe:
 
 
 def paths_at_heads(run: MarkRun, heads: Sequence[Row], sizes: SizeSet, chain: MarkChain) -> Rows | None:
-    """The paths to probe at these heads (HEADS) of this repository (PATHS_TO_PROBE); None if none has objects of a
-    wanted size. Ranges that this mark or an earlier one recorded are only read if they may have such objects."""
+    """The paths to probe at these heads (HEADS) of this repository (PATHS_TO_PROBE); None if no head can have an
+    object of these sizes. Ranges that this mark or an earlier one recorded are only read if they may have any."""
     repository = run.partition.repository
     heads_with_objects = [{**row, "repository": repository} for row in heads if row["metarange_id"]]
     if not heads_with_objects:
@@ -277,7 +279,7 @@ def may_contain_size(
 
 
 def in_path_order(run: MarkRun, paths: Rows, count: int) -> Rows:
-    """The `count` paths, sorted by repository, branch and path, and divided among tasks."""
+    """These `count` paths, sorted by repository, branch and path, and divided among tasks."""
     order = PATHS_TO_PROBE.names[:3]
     if isinstance(paths, Tasks):
         return tasks_from_rows(run.spark, paths.table, batch_size=MIN_PATHS_PER_TASK, order_by=order)

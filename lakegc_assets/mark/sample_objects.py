@@ -43,7 +43,7 @@ def _first(drawn: pa.Table, kind: str) -> pa.Table:
 
 def sampling_keys(addresses: Any, seed: str) -> pa.Array:
     """A number for each address that depends only on the seed and the address."""
-    import pandas as pd  # not when Dagster loads the graph: importing it is slow
+    import pandas as pd  # slow to import, so not when Dagster loads the graph
 
     key = hashlib.sha256(seed.encode()).hexdigest()[:16]
     values = addresses.to_numpy(zero_copy_only=False) if isinstance(addresses, pa.Array) else addresses.to_numpy()
@@ -51,7 +51,7 @@ def sampling_keys(addresses: Any, seed: str) -> pa.Array:
 
 
 def samples_output(folder: str, seed: str) -> Output:
-    """A small file of HIGHLIGHTS next to each file of an expired set."""
+    """The output of sample objects: a small file of HIGHLIGHTS for each file of an expired set."""
 
     def encode(objects: pa.Table) -> tuple[bytes, int]:
         samples = select_samples(objects.select(EXPIRED_OBJECTS.names).cast(EXPIRED_OBJECTS), seed=seed)

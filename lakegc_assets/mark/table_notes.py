@@ -49,7 +49,7 @@ class KnownTables:
 
     @classmethod
     def read(cls, place: Place, others: Iterable[Place]) -> KnownTables:
-        """The notes in these namespaces, as far as they can be read; none without a signing key."""
+        """The notes in these namespaces, as far as they can be read; empty without a signing key."""
         places = [place, *others] if place.seal is not None else []
         with ThreadPoolExecutor(place.settings.listing_requests) as pool:
             found = pool.map(read_table_notes, places)
@@ -95,8 +95,8 @@ def noted_rows(place: Place, dataset: Dataset, columns: Sequence[str]) -> Iterat
 
 
 def note_on(table_id: str, entries: pa.RecordBatch | None) -> pa.RecordBatch:
-    """The note on a verified table (TABLE_NOTES, one row): a range with these entries (NOTED_COLUMNS), or None for
-    any other kind of table, which has neither addresses nor sizes."""
+    """The note on a verified table (TABLE_NOTES, one row). `entries` are those of a range (NOTED_COLUMNS); None for any
+    other kind of table, which has neither addresses nor sizes."""
     folders: pa.Array | None = pa.array([], pa.string())
     sizes: pa.Array | None = pa.array([], pa.int64())
     if entries is not None:
@@ -115,7 +115,7 @@ def add_notes(run: MarkRun, notes: StepNotes, written: Dataset, tables: pa.Array
     note for each of `tables` (ids), which are those of the other repositories."""
     if not written.rows:
         return
-    own_folder = mark_folder(run.mark.record.mark_id)  # has notes of an interrupted attempt, too
+    own_folder = mark_folder(run.mark.record.mark_id)  # may have notes of an interrupted attempt, too
     earlier = [dataset for dataset in read_table_notes(run.place) if not dataset.folder.startswith(own_folder)]
     datasets = [*earlier, written]
     if len(datasets) > MAX_DATASETS:
@@ -127,7 +127,7 @@ def add_notes(run: MarkRun, notes: StepNotes, written: Dataset, tables: pa.Array
 
 
 def write_merged(place: Place, folder: str, datasets: Sequence[Dataset], tables: pa.Array) -> Dataset:
-    """Write one note for each of these tables (ids) that has any, leaving out datasets that can't be read."""
+    """Write one note for each of these tables (ids) that has any, leaving out what can't be read."""
     remove_leftovers(place, folder)
     files, missing = list[File](), tables
     for dataset in reversed(datasets):

@@ -69,7 +69,7 @@ class Totals:
                 self.whole.add(row["objects"], row["bytes"])
 
     def ordered(self, kind: str) -> list[tuple[Label, Sum]]:
-        """The labels of a kind, most bytes first; ages from young to old."""
+        """The labels of a kind with their sums, most bytes first; ages from young to old."""
         entries = self.by[kind].items()
         if kind == "age":
             names = [*(name for name, _ in AGES), OLDEST]
@@ -131,7 +131,7 @@ def recorded_totals(mark: Mark) -> Totals:
 
 
 def totals_output(folder: str, start: datetime) -> Output:
-    """A small file of EXPIRED_TOTALS next to each file of an expired set."""
+    """The output of totals: a small file of EXPIRED_TOTALS for each file of an expired set."""
 
     def encode(objects: pa.Table) -> tuple[bytes, int]:
         totals = count_totals(objects.select(EXPIRED_OBJECTS.names).cast(EXPIRED_OBJECTS), start=start)

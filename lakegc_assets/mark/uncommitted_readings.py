@@ -166,7 +166,7 @@ def addresses_at_changed_paths(run: MarkRun, folder: str) -> tuple[Dataset, Task
 
 def staged_addresses(lakefs: LakeFS, repository: str, branch: str) -> Iterator[str]:
     """Yield the physical addresses at the added and changed paths of a branch. Stops if the branch was deleted. If it
-    was created again, starts over, and raises `NotFound` after MAX_TRIES such tries.
+    was created again, starts over, and raises `NotFound` after MAX_TRIES tries.
 
     Raises `Unavailable` if the diff can't be read to its end.
     """

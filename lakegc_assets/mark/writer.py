@@ -35,7 +35,7 @@ def write_mark(
 ) -> tuple[Dataset, TaskReport]:
     """Write in one pass the expired set, sorted and with reasons, its totals and sample for review, the objects that
     only holds keep, and the reference collector's layout; if this mark can be a base, also all objects that no retained
-    commit refers to."""
+    commit refers to. Returns the dataset of the expired set, and the counts."""
     all_known, verdicts = expiry_reasons.all_commits_read(run, notes), attributions.verdicts
     reasons, scope = attributions_of(facts), run.mark.record.scope
 
@@ -54,7 +54,7 @@ def write_mark(
 
     outputs = outputs_of(run)
     inputs = [status.input, *attributions.inputs, *inputs_of(facts)]
-    written, report = shuffle(run.spark, inputs, boundaries=boundaries_for(run, status)).written(
+    written, report = shuffle(run.spark, inputs, boundaries=boundaries_for(run, status)).write(
         combine, run.place, list(outputs.values())
     )
     datasets = dict(zip(outputs, written, strict=True))
@@ -88,14 +88,15 @@ def outputs_of(run: MarkRun) -> dict[str, Output]:
 
 
 def boundaries_for(run: MarkRun, status: ReferenceStatus) -> pa.Array:
-    """The addresses that divide `status.not_committed` into equal shares, one per task."""
+    """The addresses that divide `status.not_committed` into about equal shares, one per task; empty if one task is
+    enough."""
     count, few = status.not_committed_count, status.few_not_committed
     if status.driver_rows is not None or not count:
         return pa.array([], pa.string())
-    tasks = tasks_for(count, run.spark().sparkContext.defaultParallelism)
+    tasks = task_count(count, run.spark().sparkContext.defaultParallelism)
     return sampled_boundaries(status.not_committed, count, tasks) if few is None else even_boundaries(few, tasks)
 
 
-def tasks_for(objects: int, cores: int) -> int:
-    """Enough tasks for each to hold its rows in memory, and at least one per core if there are enough rows."""
+def task_count(objects: int, cores: int) -> int:
+    """How many tasks to use: enough for each to hold its rows in memory, and at least one per core if rows suffice."""
     return max(1 + objects // ROWS_PER_TASK, min(cores, objects // MIN_ROWS_PER_TASK))

@@ -40,7 +40,7 @@ def slice_of(address: str) -> str:
 
 
 def slices_of(addresses: pa.Array) -> pa.Array:
-    """`slice_of` each address; null for a null."""
+    """`slice_of` for each address; null for a null."""
     return pc.struct_field(pc.extract_regex(addresses, rf"\A(?P<slice>{_SLICE})"), "slice")
 
 
@@ -57,9 +57,9 @@ def slice_column(address: Column) -> Column:
 def is_candidate(address: str, *, local_adapter: bool = False) -> bool:
     """Whether the object at an address may ever be collected (formats §1, §4).
 
-    These are objects under `data/` at any depth, and legacy objects in the namespace's root, but never `_lakefs/`, the
-    server's probe file, objects in other folders, or the parts of unfinished uploads that the local adapter keeps in
-    the root.
+    Candidates are objects under `data/` at any depth, and legacy objects in the namespace's root, but never files under
+    `_lakefs/`, the server's probe file, objects in other folders, or the parts of unfinished uploads that the local
+    adapter keeps in the root.
     """
     if address.startswith(DATA):
         return address != DATA
@@ -71,8 +71,8 @@ def is_candidate(address: str, *, local_adapter: bool = False) -> bool:
 def are_candidates(addresses: pa.Array, *, local_adapter: bool) -> pa.Array:
     """`is_candidate` for each address; null for a null."""
     below = pc.and_(pc.starts_with(addresses, DATA), pc.not_equal(addresses, DATA))
-    named = pc.invert(pc.is_in(addresses, value_set=pa.array(["", "dummy"], pa.string())))
-    root = pc.and_(pc.invert(pc.match_substring(addresses, "/")), named)
+    not_excluded = pc.invert(pc.is_in(addresses, value_set=pa.array(["", "dummy"], pa.string())))
+    root = pc.and_(pc.invert(pc.match_substring(addresses, "/")), not_excluded)
     if local_adapter:
         root = pc.and_(root, pc.invert(pc.match_substring_regex(addresses, rf"\A{_UPLOAD_PART}\z")))
     return pc.or_(below, root)
@@ -81,8 +81,8 @@ def are_candidates(addresses: pa.Array, *, local_adapter: bool) -> pa.Array:
 def in_listed_area(addresses: pa.Array) -> pa.Array:
     """Whether a listing of the candidates would include each address if it is stored, possibly under a normalized key;
     null for a null."""
-    named = pc.or_(pc.starts_with(addresses, DATA), pc.invert(pc.match_substring(addresses, "/")))
-    return pc.or_(named, pc.match_substring_regex(addresses, _MAY_FOLD))
+    as_written = pc.or_(pc.starts_with(addresses, DATA), pc.invert(pc.match_substring(addresses, "/")))
+    return pc.or_(as_written, pc.match_substring_regex(addresses, _MAY_FOLD))
 
 
 def listed_area_column(address: Column) -> Column:
@@ -96,8 +96,8 @@ def listed_area_column(address: Column) -> Column:
 def have_dot_segments(addresses: pa.Array) -> pa.Array:
     """Whether each address has `.` or `..` as a path segment; null for a null.
 
-    Such an object is kept, whether referenced or not: the store knows it by this key, but a tool or proxy in between
-    that resolves paths would turn it into the key of another object, which would then be deleted.
+    The object at such an address is kept, whether referenced or not: a tool or proxy between lakegc and the store that
+    resolves paths would turn its key into the key of another object, which would then be deleted.
     """
     return pc.match_substring_regex(addresses, _DOT_SEGMENT)
 

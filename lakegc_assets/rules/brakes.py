@@ -75,8 +75,8 @@ class Measured:
 
     @classmethod
     def of(cls, record: MarkRecord) -> Measured:
-        """The counts in a finished mark's record. Raises `WrongUsage` if the mark isn't finished, `DamagedData` if a
-        count is missing.
+        """The measured values in a finished mark's record. Raises `WrongUsage` if the mark isn't finished, and
+        `DamagedData` if a count is missing.
         """
         if record.finished is None:
             raise WrongUsage(f"mark {record.mark_id} of {record.repository} is not finished ({record.state})")
@@ -89,22 +89,24 @@ class Measured:
                 )
         return cls(
             record.counts, previous.get("counts"), previous.get("mark_id"), tuple(previous.get("unreadable", ())),
-            dated(record), unread_in(record),
+            effective_time(record), unread_in(record),
         )  # fmt: skip
 
 
-def dated(record: MarkRecord) -> datetime:
-    """The time that a finished mark reflects: its end, or the time at which its inventory was taken."""
+def effective_time(record: MarkRecord) -> datetime:
+    """The time from which a mark's age counts: its end, or its start if it isn't finished or was made from an inventory
+    (the time at which the inventory was taken)."""
     return record.finished if record.finished is not None and record.inventory is None else record.start
 
 
 def brakes(record: MarkRecord, limits: BrakeLimits, *, now: datetime) -> tuple[Brake, ...]:
     """Every brake of a finished mark, in the order of BRAKES; `others` has one brake for each repository that could not
-    be read. `now` is the store's clock."""
-    return applied(Measured.of(record), limits, now=now)
+    be read. `now` is by the store's clock."""
+    return brakes_of(Measured.of(record), limits, now=now)
 
 
-def applied(measured: Measured, limits: BrakeLimits, *, now: datetime) -> tuple[Brake, ...]:
+def brakes_of(measured: Measured, limits: BrakeLimits, *, now: datetime) -> tuple[Brake, ...]:
+    """Like `brakes`, for values that were already measured."""
     return (
         share(measured, limits),
         size(measured, limits),
@@ -209,7 +211,7 @@ def sentence_about(repository: str) -> str:
 
 
 def name_of_release(repository: str) -> str:
-    """The brake name that releases one repository that could not be read; `*` stands for all if they can't be
+    """The name by which an approval releases one repository that could not be read; `*` stands for all if they can't be
     listed."""
     return f"{OTHERS}/{repository}"
 

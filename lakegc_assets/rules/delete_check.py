@@ -18,7 +18,7 @@ _NOW = ("size", "modified", "checksum")
 
 
 def check_before_delete(marked: pa.Table, current: pa.Table, *, cutoff: datetime | None) -> DeleteCheck:
-    """Check each marked row (PENDING) against the object at its key now, and fill in sizes.
+    """Check each marked row (PENDING) against the object at its key now, and fill in missing sizes.
 
     `current` is the result of a lookup made just now (address, size, modified, checksum); `cutoff` is a time by the
     store's clock. An object that appeared where nothing was listed also counts as changed, because the re-verification
@@ -63,8 +63,8 @@ def differences(marked: pa.Table, now: pa.Table, *, cutoff: datetime | None) -> 
     """Whether each object differs from the marked one in the same row, by attribute; false if nothing is there.
 
     A value that is unknown on either side doesn't count as a difference. Times are compared to the second, because
-    stores report them with varying precision. If a mark has no time, an object younger than `cutoff` (the store's
-    clock) counts as different, unless `cutoff` is None.
+    stores report them with varying precision. If a marked row has no time, an object younger than `cutoff` (by
+    the store's clock) counts as different, unless `cutoff` is None.
     """
     modified = (pc.floor_temporal(table["modified"], unit="second") for table in (marked, now))
     limit = pa.scalar(cutoff, RECEIPTS.field("at").type)

@@ -108,15 +108,15 @@ def reference_status(
 def incremental_reference_status(
     rows: Mapping[str, pa.Table], cutoff: datetime, grain: timedelta, folders: pa.Array
 ) -> tuple[pa.Table, dict[str, int]]:
-    """`reference_status` for an incremental mark, which only read the objects that may have changed since its base
+    """`reference_status` for an incremental mark, which read only the objects that may have changed since its base
     mark.
 
     Committed addresses in `rows` are those of ranges that were read now. `rows` also has the addresses that earlier
     marks recorded (`known`, KNOWN_ADDRESSES) and those that were `looked_up` one by one (column address); `folders`
-    were listed. An address that counted as committed before and was neither listed nor looked up is unchanged and has
-    no row. The counts include `again` and `again_bytes`, for objects that the base mark counted as committed and that
-    this mark counts again. These two may be too large, which only makes brakes stricter (less seems to be stored), but
-    never too small.
+    are those that were listed. An address that counted as committed before and was neither listed nor looked up is
+    unchanged and has no row. The counts include `again` and `again_bytes`, for objects that the base mark counted as
+    committed and that this mark counts again. These two may be too large, which only makes brakes stricter (less seems
+    to be stored), but never too small.
     """
     known = rows[KNOWN]
     before, live, again = (known["address"].filter(known[name]) for name in ("before", "live", "again"))
@@ -137,7 +137,7 @@ def incremental_reference_status(
 
 
 def addresses_now(rows: Mapping[str, pa.Table]) -> pa.Array:
-    """The distinct addresses whose status an incremental mark must decide itself."""
+    """The distinct addresses that an incremental mark read itself, without those that only earlier marks recorded."""
     return distinct(*(rows[name]["address"] for name in (STORED, COMMITTED, UNCOMMITTED, LOOKED_UP)))
 
 

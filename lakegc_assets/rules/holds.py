@@ -37,7 +37,7 @@ class References:
 
 
 def in_force(holds: Iterable[Hold], now: datetime) -> tuple[Hold, ...]:
-    """The holds that haven't expired. `now` is the lakeFS server's clock."""
+    """The holds that haven't expired. `now` is by the lakeFS server's clock."""
     return tuple(hold for hold in holds if not hold.has_expired(now))
 
 
@@ -50,13 +50,13 @@ def commits_on_hold(
     """
     ids_by_commit: dict[str, set[str]] = {}
     for hold in in_force(holds, now):
-        for commit_id in _named_by(hold, commits, references, rules, now):
+        for commit_id in _reached_by(hold, commits, references, rules, now):
             ids_by_commit.setdefault(commit_id, set()).add(hold.id)
     return {commit_id: tuple(sorted(ids)) for commit_id, ids in ids_by_commit.items()}
 
 
 def with_holds(verdicts: Iterable[Verdict], on_hold: Mapping[str, Sequence[str]]) -> list[Verdict]:
-    """The verdicts, but commits that only holds retain are changed to retained, with the ids of the holds."""
+    """The verdicts, with those on commits that only holds retain changed to retained, with the ids of the holds."""
     return [
         replace(verdict, retained=True, why=Reason.ON_HOLD, hold=HOLD_SEPARATOR.join(on_hold[verdict.commit_id]))
         if not verdict.retained and verdict.commit_id in on_hold
@@ -65,14 +65,14 @@ def with_holds(verdicts: Iterable[Verdict], on_hold: Mapping[str, Sequence[str]]
     ]
 
 
-def _named_by(
+def _reached_by(
     hold: Hold, commits: Mapping[str, Commit], references: References, rules: Rules | None, now: datetime
 ) -> set[str]:
     match hold:
         case TagHold():
             tagged = tagged_commits([hold], references.tags)
             return (
-                ancestors(commits, tagged)
+                with_ancestors(commits, tagged)
                 if hold.with_history
                 else {_known(commits, commit_id).id for commit_id in tagged}
             )
@@ -85,12 +85,13 @@ def _named_by(
 
 
 def tagged_commits(holds: Iterable[Hold], tags: Iterable[Named], *, history: bool | None = None) -> set[str]:
-    """The commits of all tags that match a hold. `history` limits this to holds with, or without, history."""
+    """The commits of all tags that match a hold. `history` limits this to holds with, or without, history; None
+    means both."""
     named = [hold for hold in holds if isinstance(hold, TagHold) and history in (None, hold.with_history)]
     return {commit_id for tag, commit_id in tags if any(fnmatchcase(tag, hold.tags) for hold in named)}
 
 
-def ancestors(commits: Mapping[str, Commit], starts: Iterable[str]) -> set[str]:
+def with_ancestors(commits: Mapping[str, Commit], starts: Iterable[str]) -> set[str]:
     """These commits and all their ancestors, along all parents. Raises `DamagedData` if one is not in the graph."""
     reached: set[str] = set()
     waiting = list(starts)
@@ -148,7 +149,7 @@ def unresolvable(holds: Iterable[Hold], *, graph_known: bool) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class PathHolds:
-    """The path holds in force, as an executor applies them: (id, pattern)."""
+    """The path holds in force, as an executor applies them. `patterns` are pairs of hold id and pattern."""
 
     patterns: tuple[tuple[str, str], ...]
 
@@ -156,14 +157,14 @@ class PathHolds:
     def of(cls, holds: Iterable[Hold]) -> PathHolds:
         return cls(tuple((hold.id, hold.paths) for hold in holds if isinstance(hold, PathHold)))
 
-    def may_be_in(self, min_key: bytes, max_key: bytes) -> bool:
+    def may_match_between(self, min_key: bytes, max_key: bytes) -> bool:
         """Whether a range of paths from `min_key` to `max_key` (inclusive) can contain a path on hold."""
         prefixes = (literal_prefix(pattern).encode() for _, pattern in self.patterns)
         return any(min_key[: len(prefix)] <= prefix <= max_key for prefix in prefixes)
 
     def matching(self, paths: Sequence[bytes]) -> Iterator[tuple[str, list[int]]]:
-        """The id of each hold, with the indices of the paths that it matches. A byte that is not UTF-8 counts as a
-        character."""
+        """The id of each hold that matches a path, with the indices of all paths that it matches. A byte that is not
+        UTF-8 counts as a character."""
         for hold_id, pattern in self.patterns:
             prefix, matches = literal_prefix(pattern).encode(), re.compile(translate(pattern)).match
             indices = [

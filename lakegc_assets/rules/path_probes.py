@@ -79,8 +79,8 @@ def sum_by_size(counts: pa.Table) -> pa.Table:
 
 
 def beyond_limit(counts: pa.Table, limit: int) -> pa.Array:
-    """The sizes whose probes exceed the limit, given the probes of every size (PROBES_OF_SIZE). Sizes that need
-    the fewest probes take precedence."""
+    """The sizes whose probes no longer fit the limit if those with the fewest probes are probed first. `counts` has the
+    number of probes of every size (PROBES_OF_SIZE)."""
     in_order = counts.sort_by([("probes", "ascending"), ("size", "ascending")])
     running = pc.cumulative_sum(in_order["probes"])
     return in_order["size"].filter(pc.greater(running, limit)).combine_chunks()

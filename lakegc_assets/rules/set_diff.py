@@ -21,8 +21,8 @@ class Change(StrEnum):
 def changes(before: Iterable[pa.Table], after: Iterable[pa.Table]) -> Iterator[tuple[Change, pa.Table]]:
     """Every row of two sets once, in non-empty tables. A row that is in both sets is taken from `after`.
 
-    Both must have a column `address` and be sorted by it, byte by byte. Raises `DamagedData` if a set isn't sorted or
-    has an address twice, because one pass over such sets would report wrong changes.
+    Both sets must have a column `address` and be sorted by it, byte by byte. Raises `DamagedData` if a set isn't sorted
+    or has an address twice, because one pass over such sets would report wrong changes.
     """
     old, new = _Window(before), _Window(after)
     while True:
@@ -47,7 +47,7 @@ class _Window:
         self._begun = False
 
     def last(self) -> str | None:
-        """Fill the window and return its last address; None at the end of the set."""
+        """Fill the window if it is empty, and return its last address; None at the end of the set."""
         while self._rows is None or not len(self._rows):
             self._rows = next(self._tables, None)
             if self._rows is None:
@@ -57,7 +57,7 @@ class _Window:
         return self._reached
 
     def take(self, bound: str) -> pa.Table | None:
-        """Take the rows up to and including an address."""
+        """Take the rows up to and including an address; None at the end of the set."""
         if self._rows is None:
             return None
         count = pc.sum(pc.less_equal(self._rows["address"], bound)).as_py() or 0

@@ -2,8 +2,8 @@
 reads, writes or starts a job.
 
 Every set is a subset of the approved one. A sweep's own files can only exclude keys, never add any. `receipts` are
-those of any number of rounds (RECEIPTS with `round`): the one of the last round counts. Each table has all rows of
-its addresses.
+those of any number of rounds (RECEIPTS with `round`): for each address, those of the last round count. Each table has
+all rows of its addresses.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What the mark of one repository notes about a table, so that the marks of others needn't read it (invariant 2).
+"""What the mark of one repository notes about a table, so that the marks of other repositories needn't read it
+(invariant 2).
 
 A note says in which folders of buckets the table's full addresses are, and which sizes its entries have. Tables are
 immutable and have their content's hash as id, so a note stays true, in whichever repository the table is. Whatever
@@ -62,9 +63,9 @@ def have_no_size_in(sizes: pa.Array, wanted: SizeSet) -> pa.Array:
     return _without_values(sizes, wanted.contains(pc.list_flatten(sizes)))
 
 
-def _without_values(lists: pa.Array, is_value: pa.Array) -> pa.Array:
-    """For each list, whether `is_value` (one flag for each value of all lists) selects none of its values; false for a
-    null."""
-    with_value = pc.unique(pc.list_parent_indices(lists).filter(is_value))
+def _without_values(lists: pa.Array, is_selected: pa.Array) -> pa.Array:
+    """For each list, whether `is_selected` (one flag for each value of all lists) is false for all its values; false
+    for a null."""
+    with_value = pc.unique(pc.list_parent_indices(lists).filter(is_selected))
     rows = pa.array(range(len(lists)), pa.int64())
     return pc.and_(pc.is_valid(lists), pc.invert(pc.is_in(rows, value_set=with_value.cast(pa.int64()))))

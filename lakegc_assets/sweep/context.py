@@ -111,7 +111,7 @@ class SweepRun:
 
     @property
     def freed(self) -> Receipts:
-        """The receipts of stray copies: left in quarantine by an interrupted sweep, although the originals stayed."""
+        """The receipts of stray copies, which an interrupted sweep left in quarantine although the originals stayed."""
         return Receipts(self.place, mark_folder(self.mark.record.mark_id) + "freed/")
 
     @property
@@ -128,7 +128,7 @@ class SweepRun:
 
     @property
     def recorded_objects(self) -> tuple[Dataset, pa.Schema]:
-        """The objects that the mark, or the sweep of a foreign mark, recorded, and their schema."""
+        """The dataset of the objects that the mark, or the sweep of a foreign mark, recorded, and its schema."""
         return self.mark.dataset("expired_set"), EXPIRED_OBJECTS if self.foreign is None else REFERENCE_OBJECTS
 
     def approved(self) -> Input:

@@ -36,7 +36,7 @@ from spark_resources.model import PENDING, DeleteCheck, Outcome
 from spark_resources.spark.arrow_shuffle import Grouped, GroupedRows, Input
 from spark_resources.spark.partitioning import tasks_from_rows
 from spark_resources.spark.persistence import Persisted
-from spark_resources.spark.remote_errors import lost_attempts, tasks_ended
+from spark_resources.spark.remote_errors import failure_counts, tasks_ended
 from spark_resources.spark.task_report import TaskReport
 from spark_resources.spark.tasks import Batches, Rows, Tasks, run_tasks, task_name, this_task
 from spark_resources.stores.base import Store
@@ -57,7 +57,8 @@ MAX_ROUNDS_WITHOUT_PROGRESS = 3
 
 @dataclass(slots=True)
 class Tally:
-    """Totals over the rounds of one sweep: objects by outcome, requests, and seconds spent deleting."""
+    """Totals over the rounds of one sweep: objects by outcome, requests, and seconds spent deleting. `attempts` counts
+    how often a request named a key."""
 
     objects: Counter[str] = field(default_factory=Counter)
     requests: int = 0
@@ -196,7 +197,7 @@ def run_round(
     heads: HeadWatch | None = None,
 ) -> Tally:  # fmt: skip
     """Delete, quarantine, restore or purge the objects of these rows (PENDING): in Spark tasks, or on the driver if
-    they are few.
+    they are few. Returns the totals of this round. `number` is the number of the round, `objects` that of the rows.
 
     A round ends early at `until` (store's clock), when the lease is lost, or when `heads` finds that too much has
     become live; some rows then have no receipt yet. An action that removes objects needs `heads`. Raises if the lease
@@ -240,7 +241,7 @@ def run_round(
 
 
 def in_key_order(rows: Rows, tasks: int) -> Rows:
-    """These rows (PENDING) sorted by key, in this number of tasks."""
+    """These rows (PENDING), sorted by slice and address, in this number of tasks."""
     order = ("slice", "address")
     if isinstance(rows, Tasks):
         table = rows.table.select(PENDING.names)
@@ -258,14 +259,14 @@ def delete_check(run: SweepRun) -> Callable[[pa.Table, pa.Table], DeleteCheck]:
 def all_tasks_ended(spark: SparkSession) -> Callable[[], bool]:
     """A function that returns true once every task started from now on has ended. It stays false after a task was
     retried or lost, because its earlier attempt could still be running."""
-    before = lost_attempts(spark)
-    return lambda: before is not None and lost_attempts(spark) == before and tasks_ended(spark)
+    before = failure_counts(spark)
+    return lambda: before is not None and failure_counts(spark) == before and tasks_ended(spark)
 
 
 def reporting_progress(
     run: SweepRun, verb: str, receipts: Receipts, number: int, rows: int
 ) -> AbstractContextManager[None]:
-    """Report the progress of a round, from the receipts that its tasks have written."""
+    """While the context lasts, report the progress of a round, from the receipts that its tasks have written."""
     started = time.monotonic()
 
     def progress() -> str:

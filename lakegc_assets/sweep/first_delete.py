@@ -35,9 +35,10 @@ class FirstDelete:
 def delete_first(
     run: SweepRun, garbage: Rows, action: Action, verification: Reverification, heads: HeadWatch
 ) -> FirstDelete:
-    """Delete one of these objects (columns of PENDING). Raises `Forbidden` if the store reports missing permissions.
+    """Delete or quarantine the first of these objects (columns of PENDING) that is unchanged since the mark, if there
+    is one among the first LOOKED_UP. Raises `Forbidden` if the store reports missing permissions.
 
-    The object gets a receipt like any other, so running the command again retries it.
+    The object gets a receipt like any other, so if it fails, running the command again retries it.
     """
     rows = first_rows(garbage, ["slice", "address"], LOOKED_UP).select(PENDING.names).cast(PENDING)
     unchanged = delete_check(run)(rows, Lookup(run.store).look_up(rows)).unchanged.slice(0, 1)

@@ -53,7 +53,7 @@ def begin(target: Target, foreign: ReferenceMark, approval: Approval) -> Mark:
         known,
         state=MarkState.MARKING,
         start=store.now(),
-        cutoff=min(cutoff_of(store, foreign), approval.when),  # its files could have been rewritten since
+        cutoff=min(cutoff_of(store, foreign), approval.when),  # the files could have been rewritten since
         finished=None,
         previous=None,
     )
@@ -61,7 +61,7 @@ def begin(target: Target, foreign: ReferenceMark, approval: Approval) -> Mark:
 
 
 def record_stored_objects(run: SweepRun, foreign: ForeignMark) -> None:
-    """Finish the record: list the namespace, and write the mark's addresses with size and checksum as stored."""
+    """Finish the record if it isn't finished yet (`write_listing`), and record the mark as approved."""
     mark = run.mark
     if mark.record.state is MarkState.FAILED:  # an earlier listing failed
         mark.move_to(MarkState.MARKING, failure=None)
@@ -87,6 +87,8 @@ def refuse_revoked(place: Place, approval: Approval) -> None:
 
 
 def write_listing(run: SweepRun, foreign: ForeignMark) -> None:
+    """List the namespace, write the mark's addresses with size and checksum as stored (REFERENCE_OBJECTS), and finish
+    the record."""
     mark, store = run.mark, run.store
     inner = MarkRun(run.partition, run.target, mark, run.lakefs, run.spark, run.limits.marking, run.log_message)
     namespace_slices.list_namespace(inner)

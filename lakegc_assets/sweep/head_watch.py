@@ -22,7 +22,7 @@ from lakegc_assets.mark.context import MarkRun
 from lakegc_assets.mark.retained_commits import ASSET, HEADS_PART, dumped_graph
 from lakegc_assets.progress import LogMessage
 from lakegc_assets.sweep.context import SweepRun, Verified
-from lakegc_assets.sweep.newly_retained import NewlyRetained, TooMuchChanged, branch_names, changed_branches
+from lakegc_assets.sweep.newly_retained import NewlyRetained, TooMuchChanged, branches_in_words, changed_branches
 from lakegc_assets.sweep.other_head_watch import MAX_OTHERS_DELAY_S, FailureTime, OtherHeads
 from spark_resources import sstable
 from spark_resources.deleting.permit import PermitIssuer, permit_duration
@@ -39,7 +39,7 @@ COMMITTED, RANGES_PART = "committed_addresses", "ranges"
 DUMP_INTERVAL_S = 60.0  # minimum pause between two dumps of all commits
 DUMP_PAUSE_FACTOR = 10.0  # the pause is at least this many times as long as the last dump took
 MAX_DUMP_DELAY_S = 300.0  # how long deletes continue while dumps fail
-MAX_ENTRIES = 500_000  # in newly read ranges, per round; every task holds their addresses in memory
+MAX_ENTRIES = 500_000  # in newly read ranges, per re-verification; every task holds their addresses in memory
 
 
 def verified_ranges_and_commits(run: MarkRun) -> Verified:
@@ -112,11 +112,11 @@ class HeadWatch:
         self.dump_commits()
         self.check_heads()
         threads = [
-            threading.Thread(target=self._watch, args=(check, failed), name="lakegc-heads", daemon=True)
-            for check, failed in (
-                (self.check_heads, self._failed),
-                (self.dump_commits, self._failed_to_dump),
-                (self.list_other_heads, self._failed_to_list_others),
+            threading.Thread(target=self._watch, args=(check, record_failure), name="lakegc-heads", daemon=True)
+            for check, record_failure in (
+                (self.check_heads, self._record_failure),
+                (self.dump_commits, self._record_dump_failure),
+                (self.list_other_heads, self._record_others_failure),
             )
         ]
         for thread in threads:
@@ -212,26 +212,26 @@ class HeadWatch:
             self._exclude(keys)
             self.log_message("other repositories have new tables: objects here that these tables refer to are kept")
 
-    def _watch(self, check: Callable[[], None], failed: Callable[[str], None]) -> None:
+    def _watch(self, check: Callable[[], None], record_failure: Callable[[str], None]) -> None:
         while not self._ended.wait(self.every.total_seconds()):
             try:
                 check()
-                failed("")
+                record_failure("")
             except LakegcError as error:
-                failed(str(error))  # harmless: the permit expires anyway
+                record_failure(str(error))  # harmless: the permit expires anyway
             except Exception as error:  # a bug in lakegc: stop all deletes and fail the round
                 self.fault = error
                 with suppress(LakegcError):
                     self.permit.stop(f"{type(error).__name__}: {error}")
                 return
 
-    def _failed(self, why: str) -> None:
+    def _record_failure(self, why: str) -> None:
         self.failure = why
 
-    def _failed_to_dump(self, why: str) -> None:
+    def _record_dump_failure(self, why: str) -> None:
         self._dump_failure = why
 
-    def _failed_to_list_others(self, why: str) -> None:
+    def _record_others_failure(self, why: str) -> None:
         self._others_failure = why
 
     def _stop(self, why: str) -> None:
@@ -254,7 +254,7 @@ class HeadWatch:
 
     def _list_heads(self) -> None:
         """List the heads, and keep the objects of newly retained commits, in ranges that were not read before. Raises
-        `TooMuchChanged`."""
+        `TooMuchChanged` if rules or holds have changed, or if there is too much to read."""
         branches = self.lakefs.branches(self.repository)
         if self.newly_retained is None:
             return
@@ -262,7 +262,7 @@ class HeadWatch:
         if not (changed := changed_branches(self.newly_retained.branches, branches)):
             return
         commits = self.newly_retained.commits(branches)
-        self._keep_objects_of(commits, branch_names(changed))
+        self._keep_objects_of(commits, branches_in_words(changed))
         self.newly_retained.add(branches, commits)
 
     def _keep_objects_of(self, commits: set[str], what: str) -> None:

@@ -39,7 +39,7 @@ def sweep_result(place: Place, report: Report) -> dg.MaterializeResult[Any]:
             "requests": report.requests,
             "repeated": max(0, report.attempts - report.taken),
             "verifications": len(report.verifications),
-            **space_freed(report),
+            **space_notes(report),
             **({"other_repositories_not_read": ", ".join(sorted(report.unread))} if report.unread else {}),
             "came_to_life_too_late": report.late_objects,
             **({"readers_miss": dg.MetadataValue.table(late_objects(report))} if report.late else {}),
@@ -48,8 +48,8 @@ def sweep_result(place: Place, report: Report) -> dg.MaterializeResult[Any]:
     )
 
 
-def space_freed(report: Report) -> dict[str, str]:
-    """What deleting does to the space in this store, and how to purge or restore what is still in quarantine."""
+def space_notes(report: Report) -> dict[str, str]:
+    """What deleting does to the space in this store, and how to purge or restore quarantined objects."""
     metadata = {}
     if report.objects.get(Outcome.DELETED.value):
         metadata["deleting"] = report.deleting
@@ -63,13 +63,13 @@ def space_freed(report: Report) -> dict[str, str]:
 
 
 def late_objects(report: Report) -> list[dg.TableRecord]:
-    """A sample of the objects that became live while they were being deleted."""
+    """The first PREVIEW_ROWS of the objects that became live while they were being deleted."""
     return [dg.TableRecord({"address": address}) for address in report.late[:PREVIEW_ROWS]]
 
 
 def times_and_samples(place: Place, folder: str, report: Report) -> tuple[Counter[float], list[dg.TableRecord]]:
-    """The number of outcomes per second, and a sample of the objects that were not deleted. Reads one file at a
-    time."""
+    """The number of outcomes per second, and the first PREVIEW_ROWS objects that were not deleted. Reads one file at
+    a time."""
     times: Counter[float] = Counter()
     rows: list[dg.TableRecord] = []
     dataset = open_dataset(place, folder, sha256=report.dataset["sha256"])

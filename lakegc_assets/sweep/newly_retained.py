@@ -75,7 +75,7 @@ class NewlyRetained:
         newly_retained = heads | self._since
         if not self._only_moved_forward(changed, branches):
             newly_retained |= self._retained_by(branches)
-        return self._checked(newly_retained - self.retained, branch_names(changed))
+        return self._checked(newly_retained - self.retained, branches_in_words(changed))
 
     def commits_of(self, dumped: Graph) -> set[str]:
         """The commits that are newly retained according to a dump of all commits, with the branches last decided on.
@@ -106,7 +106,7 @@ class NewlyRetained:
             graph[commit.id] = commit
             if len(graph) > MAX_COMMITS:
                 raise TooMuchChanged(
-                    f"{branch_names(changed)} reach more than {MAX_COMMITS} new commits, too many to read while "
+                    f"{branches_in_words(changed)} reach more than {MAX_COMMITS} new commits, too many to read while "
                     "deleting"
                 )
         self.graph |= graph
@@ -144,7 +144,7 @@ def changed_branches(before: Mapping[str, str], after: Mapping[str, str]) -> lis
     return sorted({branch for branch, _ in before.items() ^ after.items()})
 
 
-def branch_names(branches: Sequence[str]) -> str:
+def branches_in_words(branches: Sequence[str]) -> str:
     return (
         "changed branches " + ", ".join(f"'{branch}'" for branch in branches[:3]) + (" …" if len(branches) > 3 else "")
     )

@@ -126,8 +126,8 @@ class OtherHeads:
             self._waiting = self._waiting[len(turn) :]
 
     def _due(self, heads: Collection[tuple[str, str]], now: float) -> list[str]:
-        """The repositories whose tables must be listed now. A repository without any head was deleted or can't be
-        read."""
+        """The repositories whose tables must be listed now. One without a head isn't among them: it was deleted or
+        can't be read."""
         threshold = now - TABLES_INTERVAL_S
         return sorted(
             {
@@ -139,12 +139,13 @@ class OtherHeads:
         )
 
     def _with_namespace(self, repository: str) -> tuple[str, str]:
-        """A repository and its namespace, because a repository that was recreated under the same name has other
+        """A repository and its namespace, because a repository that was recreated under the same name has different
         tables."""
         return repository, self._places[repository].namespace.uri
 
     def _read(self, repositories: Sequence[str], unread: Unread) -> KeysByTable:
-        """Read the tables of these repositories that neither the re-verification nor an earlier check read."""
+        """The keys in this namespace by table, read from those tables of these repositories that neither the
+        re-verification nor an earlier check read."""
         keys_by_table: KeysByTable = {}
         placed = tables_of(
             self.run,

@@ -14,7 +14,7 @@ from lakegc_assets.approval.approve import (
 )
 from lakegc_assets.approval.foreign_marks import open_sweep_record
 from lakegc_assets.approval.preconditions import check_record
-from lakegc_assets.backup.usable_backup import find_required
+from lakegc_assets.backup.usable_backup import find_required_backup
 from lakegc_assets.mark.context import Target, find_target, user_and_machine, with_probed_capabilities
 from lakegc_assets.mark.preconditions import refuse_another_repository
 from lakegc_assets.progress import LogMessage, logged_and_published
@@ -65,7 +65,10 @@ def open_sweep(marks: MarksResource, partition_key: str, options: SweepOptions, 
 
 
 def open_swept(marks: MarksResource, partition_key: str, options: SweepOptions, log_message: LogMessage) -> SweepRun:
-    """Open a mark whose objects a sweep quarantined, to restore or purge them. Takes the lease."""
+    """Open a mark whose objects a sweep quarantined, to restore or purge them. Takes the lease.
+
+    Raises `WrongUsage` if no sweep of it was started.
+    """
     partition, target = partition_and_target(marks, partition_key)
     foreign = None
     if not Mark.exists(target.place, partition.mark_id) and open_sweep_record(target, partition.mark_id) is not None:
@@ -97,8 +100,8 @@ def partition_and_target(marks: MarksResource, partition_key: str) -> tuple[Part
 
 
 def refuse_sweep_early(target: Target, mark_id: str, *, backup_to: str | None) -> None:
-    """Raise the error, if any, that a sweep would raise. Reads only small records: the mark's state, approval and
-    backup.
+    """Raise the error, if any, that a sweep would raise because of the mark's state, approval or backup. Reads only
+    small records.
 
     The sweep verifies all of this again, as well as every file of the mark.
     """
@@ -116,7 +119,7 @@ def refuse_sweep_early(target: Target, mark_id: str, *, backup_to: str | None) -
             check_foreign_approved(target, foreign.mark, foreign.approval, now=now)
         digest = foreign.approval.digest
     if backup_to:
-        find_required(
+        find_required_backup(
             backup_to, place.settings, target.repository.id, target.repository.created.isoformat(),
             place.namespace.uri, mark_id, digest,
         )  # fmt: skip

@@ -42,7 +42,7 @@ class Quarantine:
         """How many are still in quarantine."""
         return max(0, self.quarantined - self.restored - self.purged)
 
-    def sentence(self) -> str:
+    def in_words(self) -> str:
         """The current state of the quarantined objects, without the count if all are in the same state; "" if
         nothing was quarantined."""
         counts = self._counts()
@@ -61,7 +61,7 @@ class Quarantine:
 
 def result_in_words(report: Report, quarantine: Quarantine) -> str:
     """The result of a sweep in a few words, for the list of marks: deleted, in quarantine, undone, purged."""
-    parts = [quarantine.sentence()]
+    parts = [quarantine.in_words()]
     if deleted := report.objects.get(Outcome.DELETED.value, 0):
         parts.insert(0, plural(deleted, "object") + " deleted" if quarantine.quarantined else "deleted")
     return ", ".join(filter(None, parts)) or "nothing deleted"

@@ -52,12 +52,12 @@ class Report(Record):
     """The summary of a sweep, as stored in `sweep.json`. Times are by the store's clock; `seconds` is the time spent
     deleting.
 
-    `seconds`, `requests`, `attempts`, `verifications`, `unread` and `taken` (deleted or quarantined objects) are
-    those of the run that ended the sweep, without earlier, interrupted runs. `objects` and `sizes` (in bytes), by
-    outcome, add up to the approved set. `late` are objects that became live after the last re-verification but were
-    already deleted: they can only be restored from a backup or from quarantine. `quarantine` means that the sweep
-    quarantined objects, which a retry must also do. `unread` are the other repositories that could not be read and
-    were released by name, each with the reason.
+    `seconds`, `requests`, `attempts`, `verifications`, `unread` and `taken` (deleted or quarantined objects) are those
+    of the run that ended the sweep, without earlier, interrupted runs. `objects` and `sizes` (in bytes), by outcome,
+    add up to the approved set. `late` are the first MAX_NAMED objects that became live after the last re-verification
+    but were already deleted: they can only be restored from a backup or from quarantine. `quarantine` means that the
+    sweep quarantined objects, which a retry must also do. `unread` are the other repositories that could not be read
+    and were released by name, each with the reason.
     """
 
     may_be_missing = frozenset({"quarantine", "taken", "dataset", "deleting", "unread", "refusals"})
@@ -95,7 +95,7 @@ class Report(Record):
         )
 
     def sentence(self) -> str:
-        """The result in one sentence or two, and the next step."""
+        """The result in a few sentences, with the next step."""
         counts = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(self.objects.items())) or "nothing to do"
         approved = plural(self.approved, "object")
         text = f"mark {self.mark_id} of {self.repository}, {approved} approved: {counts}"
@@ -182,7 +182,7 @@ def write_report(
     inputs = [approved, run.outcomes(SWEEP_RECEIPTS), run.outcomes(UNDONE, run.undone)]
     output = parquet(run.mark.folder(ASSET), RECEIPTS)
     with errors_from_executors():
-        (dataset,), totals = shuffle(run.spark, inputs, boundaries=boundaries_for(run, approved)).written(
+        (dataset,), totals = shuffle(run.spark, inputs, boundaries=boundaries_for(run, approved)).write(
             reported, run.place, [output]
         )
         count, objects = totals.counters["approved"], totals.by_key["objects"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from lakegc_assets.backup.manifest import Backup
-from lakegc_assets.backup.usable_backup import find_required, listed_with_copies, split_by_backup
+from lakegc_assets.backup.usable_backup import find_required_backup, listed_with_copies, split_by_backup
 from lakegc_assets.mark.keep_facts import OBJECTS
 from lakegc_assets.rules.sweep_outcomes import APPROVED
 from lakegc_assets.sweep.context import SweepRun
@@ -29,14 +29,14 @@ def required_backup(run: SweepRun) -> tuple[Place, Backup] | None:
         return None
     run.log_message("reading the backup")
     digest = run.foreign.approval.digest if run.foreign is not None else record.digest
-    return find_required(
+    return find_required_backup(
         to, run.place.settings, record.repository, record.repository_created.isoformat(), record.namespace,
         record.mark_id, digest or "",
     )  # fmt: skip
 
 
 def in_backup(run: SweepRun, approved: Input, backup: tuple[Place, Backup]) -> Input:
-    """The approved objects (APPROVED) that the backup contains now, with the same size and checksum.
+    """The pending approved objects (APPROVED) that the backup contains now, with the same size and checksum.
 
     Each other object gets a receipt with the reason why it isn't deleted; the next sweep compares it again.
     """

@@ -135,7 +135,7 @@ def write_rescued(run: MarkRun, notes: StepNotes, candidates: Grouped) -> Datase
 
     output = parquet(run.mark.folder(expired_set.ASSET, RESCUED_PART), RESCUED)
     inputs = [candidates.as_input(OBJECTS, CANDIDATES), *inputs_of(facts)]
-    (dataset,), _ = shuffle(run.spark, inputs).written(combine, run.place, [output])
+    (dataset,), _ = shuffle(run.spark, inputs).write(combine, run.place, [output])
     notes.add_dataset(dataset, RESCUED_PART)
     notes.facts["rescued"] = dataset.rows
     return dataset

@@ -59,5 +59,5 @@ def run_rounds(run: SweepRun, approved: Input) -> Tally:
 
 
 def without_address(rows: Rows, address: str) -> Rows:
-    """The rows (PENDING) of all other addresses."""
+    """The rows (PENDING) with any other address."""
     return filtered(rows, lambda batch: pc.not_equal(batch["address"], address), PENDING)

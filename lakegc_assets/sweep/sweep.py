@@ -3,7 +3,7 @@
 The order of effects, and the state that a crash right after each leaves:
 
 1. one of lakegc's own keys is written, deleted   nothing (a required backup is read before that)
-2. the mark becomes `sweeping`                    the same command resumes; the approval is used
+2. the mark becomes `sweeping`                    the same command resumes; the approval is used up
 3. the reference's summary is removed             the same; the reference collector can't sweep this mark any more
    objects missing in the backup are recorded     the same; they are compared again
 4. rounds: re-verification, then chunks           every key has an outcome or an intent, or is untouched
@@ -76,7 +76,8 @@ def check_permissions(run: SweepRun) -> None:
 
 
 def closing_reverification(run: SweepRun, approved: Input) -> Reverification | None:
-    """Find objects that became live while they were being deleted and aren't restored yet; None if none was deleted."""
+    """Re-verify the objects that were deleted or quarantined and not restored, to find those that became live in the
+    meantime; None if there are none."""
 
     def removed(rows: GroupedRows) -> pa.Table:
         return sweep_outcomes.removed(rows[OBJECTS], rows[SWEEP_RECEIPTS], rows[UNDONE])

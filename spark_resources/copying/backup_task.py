@@ -73,7 +73,7 @@ class CopyTaskConfig:
 
 
 def can_copy_server_side(one: Place, other: Place) -> bool:
-    """Whether server-side copies between these places are possible; False for local folders, copied by this machine."""
+    """Whether server-side copies between these places are possible; False for local folders: this machine copies."""
     first, second = one.store().streams.server, other.store().streams.server
     return first == second and first != "local"
 
@@ -124,11 +124,11 @@ def backup_rows(
         ThreadPoolExecutor(max_workers=1) as ahead,
         ThreadPoolExecutor(max_workers=config.at_once, thread_name_prefix="lakegc-copy") as pool,
     ):
-        pieces = chunks(batches, CHUNK)
-        lookups = ahead.submit(task.next_lookups, pieces)
+        remaining = chunks(batches, CHUNK)
+        lookups = ahead.submit(task.next_lookups, remaining)
         number = 0
         while (looked_up := lookups.result()) is not None:
-            lookups = ahead.submit(task.next_lookups, pieces)
+            lookups = ahead.submit(task.next_lookups, remaining)
             lines = list(pool.map(lambda one: task.process(*one), looked_up))
             write_lines(config, f"{partition:05d}-{attempt}-{number:05d}", lines, report)
             number += 1
@@ -154,9 +154,9 @@ class _Backup:
         self.copier = self.config.copier()
         self.lookup = Lookup(self.config.source.store())
 
-    def next_lookups(self, pieces: Iterator[pa.Table]) -> list[_LookedUp] | None:
-        """The next rows, each with the object now at its key and how that has changed; None after the last rows."""
-        chunk = next(pieces, None)
+    def next_lookups(self, remaining: Iterator[pa.Table]) -> list[_LookedUp] | None:
+        """The next chunk's rows, each with the object now at its key and how it changed; None after the last chunk."""
+        chunk = next(remaining, None)
         if chunk is None:
             return None
         current = self.lookup.look_up(chunk)

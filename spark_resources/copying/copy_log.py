@@ -51,7 +51,7 @@ LOGGED = pa.schema(
         pa.field("sha256", pa.string()),  # of the bytes, if they were read
         pa.field("kept", pa.string()),  # headers and metadata as JSON, if the store didn't copy them itself
         pa.field("seconds", pa.float64(), nullable=False),
-        pa.field("at", RECEIPTS.field("at").type, nullable=False),  # when it ended, by the clock of the log's store
+        pa.field("at", RECEIPTS.field("at").type, nullable=False),  # when it was logged, by the log store's clock
         pa.field("why", pa.string(), nullable=False),  # for operators
     ]
 )

@@ -66,6 +66,6 @@ def backup_copy_of(copier: Copier, row: Mapping[str, Any], folder: str) -> Store
     if properties.size != row["size"] or properties.checksum != row["copy_checksum"]:
         raise Differs(
             f"{key!r} in {copier.source.where} has {properties.size} bytes and the checksum {properties.checksum}, but "
-            f"when it was backed up it had {row['size']} bytes and {row['copy_checksum']}: the backup was altered since"
+            f"when it was backed up it had {row['size']} bytes and {row['copy_checksum']}: the backup has been altered"
         )
     return StoredObject(key, properties.size, properties.modified, properties.checksum)

@@ -64,11 +64,11 @@ class RecheckedKeys:
 
 @dataclass(slots=True)
 class Sender:
-    """Sends batches of keys of one task.
+    """Sends the deletes of one task in batches.
 
     `check_may_send` is called before every request and raises a `LakegcError` if nothing more may be sent. `recheck`
     looks up keys again, before a retry and whenever the last lookup is too old by `clock` (seconds); None if the
-    objects can't have changed. `sleep` waits for a number of seconds; `jitter` is a random number in [0, 1).
+    objects can't have changed. `sleep` waits for a number of seconds; `jitter` returns a random number in [0, 1).
     """
 
     store: Store
@@ -93,9 +93,9 @@ class Sender:
         self, keys: Sequence[str], prefix: str, *, looked_up: float = NEVER
     ) -> tuple[list[SendResult], LakegcError | None]:
         """Delete these keys, all under one prefix, which were last looked up at `looked_up` (a reading of `clock`).
-        Returns one result per key, in any order.
+        Returns one result per key, in any order, and the error that stopped sending, if any.
 
-        If `check_may_send` raises, requests in flight are completed, the others aren't sent, and the error is returned.
+        If a check or a lookup raises, requests in flight are completed, and the others aren't sent.
         """
         batches = self._batches(keys)
         stop_errors: list[LakegcError] = []

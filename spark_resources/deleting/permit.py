@@ -113,7 +113,7 @@ class PermitIssuer:
     def exclude(self, addresses: pa.Array) -> None:
         """Exclude these addresses from deletion in this round, as soon as tasks read the permit again.
 
-        If they can't be written, nothing is permitted until they are.
+        If they can't be written, raises the store's error, and nothing is permitted until they are.
         """
         with self._lock:
             self._unwritten.append(addresses)

@@ -71,12 +71,14 @@ def _sha256(store: Store, original: StoredObject) -> str:
     return HashingIterator(store.streams.pieces(original.key, properties)).drain().sha256
 
 
-def each_in_threads(
+def process_in_threads(
     sender: Sender, keys: Sequence[str], prefix: str, work: Callable[[str], DeleteResult]
 ) -> tuple[list[DeleteResult], list[str]]:
-    """The result of each key, and the keys that were not processed because nothing more may be sent.
+    """Call `work` for the keys, several at once. Returns its results, and the keys that were not processed because
+    nothing more may be sent.
 
-    Each key waits for the pace of copies; whether its request may be sent is checked after that wait.
+    Each key waits for the pace of copies; whether its request may be sent is checked after that wait. An error of
+    `work` becomes the key's result, except `SendingStopped`.
     """
     stopped = threading.Event()
 
@@ -128,7 +130,7 @@ def quarantine_keys(sender: Sender, store: Store, keys: Sequence[str], prefix: s
             raise
         return DeleteResult(key, Deletion.DELETED)
 
-    results, unprocessed = each_in_threads(sender, keys, prefix, copy_to_quarantine)
+    results, unprocessed = process_in_threads(sender, keys, prefix, copy_to_quarantine)
     succeeded = [result.key for result in results if result.deletion is Deletion.DELETED]
     failed = [SendResult(result.key, result, 1) for result in results if result.deletion is Deletion.FAILED]
     sent, _ = sender.send(succeeded, prefix)
@@ -148,7 +150,7 @@ def restore_keys(sender: Sender, store: Store, sizes: Mapping[str, int | None], 
     def restore(key: str) -> DeleteResult:
         return restore_key(store, key, sizes[key], mark_id)
 
-    results, unprocessed = each_in_threads(sender, list(sizes), "", restore)
+    results, unprocessed = process_in_threads(sender, list(sizes), "", restore)
     succeeded = {
         key_in_quarantine(mark_id, result.key): result for result in results if result.deletion is Deletion.DELETED
     }
@@ -169,8 +171,8 @@ def restore_key(store: Store, key: str, size: int | None, mark_id: str) -> Delet
     copy or another object is at the key. Nothing is overwritten if the store supports conditional copies: see
     `Streams.copy`.
     """
-    in_quarantine = key_in_quarantine(mark_id, key)
-    copy = stat_or_none(store, in_quarantine)
+    quarantine_key = key_in_quarantine(mark_id, key)
+    copy = stat_or_none(store, quarantine_key)
     original = stat_or_none(store, key)  # looked up last, for stores that ignore the condition
     if copy is None:
         if original is None:
@@ -185,7 +187,7 @@ def restore_key(store: Store, key: str, size: int | None, mark_id: str) -> Delet
             key,
             Deletion.FAILED,
             "Differs",
-            f"{in_quarantine!r} has {copy.size} bytes, but the approved object had {size}",
+            f"{quarantine_key!r} has {copy.size} bytes, but the approved object had {size}",
         )
     if original is None:
         try:
@@ -194,23 +196,23 @@ def restore_key(store: Store, key: str, size: int | None, mark_id: str) -> Delet
             original = store.stat(key)
         else:
             if not same_content(store, store.stat(key), copy):
-                raise _differs(store, in_quarantine, key)
+                raise _differs(store, quarantine_key, key)
     if original is not None and not same_content(store, original, copy):
         return DeleteResult(
             key,
             Deletion.FAILED,
             "PlaceTaken",
-            f"another object is at {key!r} now; the quarantined one stays at {in_quarantine!r}",
+            f"another object is at {key!r} now; the quarantined one stays at {quarantine_key!r}",
         )
     return DeleteResult(key, Deletion.DELETED)
 
 
 def purge_keys(sender: Sender, keys: Sequence[str], mark_id: str) -> list[SendResult]:
     """Delete the quarantined copies of these keys for good, except for keys that have become live."""
-    in_quarantine, became_live = {key_in_quarantine(mark_id, key): key for key in keys}, sender.became_live
-    sender.became_live = lambda key: became_live(in_quarantine.get(key, key))  # the permit names original keys
+    originals, became_live = {key_in_quarantine(mark_id, key): key for key in keys}, sender.became_live
+    sender.became_live = lambda key: became_live(originals.get(key, key))  # the permit names original keys
     try:
-        sent, _ = sender.send(list(in_quarantine), "")
+        sent, _ = sender.send(list(originals), "")
     finally:
         sender.became_live = became_live
-    return [SendResult(in_quarantine[result.key], result.result, result.attempts) for result in sent]
+    return [SendResult(originals[result.key], result.result, result.attempts) for result in sent]

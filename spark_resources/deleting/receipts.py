@@ -3,9 +3,9 @@
     <folder of the mark>/receipts/<round>/<task>-<chunk>.<rows>.intent.parquet    before a chunk of deletes: its keys
     <folder of the mark>/receipts/<round>/<task>-<chunk>.<rows>.receipt.parquet   after it: each key's outcome
 
-A round is one Spark job of one sweep; a later round's receipt of a key replaces an earlier one. Keys with an intent but
-no receipt were interrupted in between: those that the next round finds gone count as deleted by the interrupted one. A
-receipt can make a sweep leave a key alone, but never makes a sweep delete a key.
+A round is one Spark job of one sweep; a later round's receipt of a key replaces an earlier one. If a key has an
+intent but no receipt, its round was interrupted in between; if the next round finds the key gone, it counts as deleted
+by the interrupted one. A receipt can make a sweep leave a key alone, but never makes a sweep delete a key.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Receipts:
             raise DamagedData(
                 f"{key} in {self.store.where} can't be read as a sweep's "
                 f"{'intent' if schema is INTENTS else 'receipt'} ({error}). The outcomes of its keys are unknown. Move "
-                "the file away, and run the same command again: the keys are then looked up again.",
+                "the file elsewhere and run the same command again: the keys are then looked up again.",
                 invariant=10,
             ) from error
 

@@ -201,14 +201,14 @@ class _Task:
         )
         return cls(config, store, Lookup(store, boottime_s), sender, now)
 
-    def without_finished(self, batches: Batches, name: str) -> Batches:
+    def without_finished(self, batches: Batches, prefix: str) -> Batches:
         """The rows without a receipt of an earlier attempt of this task; those with an intent are marked `intended`.
 
-        `name` is what the names of this task's files begin with, below the folder of receipts.
+        `prefix` is how the paths of this task's files begin, relative to the folder of receipts.
         """
         receipts = self.config.receipts
         receipted, intended = (
-            [address for key in receipts.keys(kind, name) for address in receipts.read(key)["address"].to_pylist()]
+            [address for key in receipts.keys(kind, prefix) for address in receipts.read(key)["address"].to_pylist()]
             for kind in ("receipt", "intent")
         )
         finished, started = pa.array(receipted, pa.string()), pa.array(intended, pa.string())
@@ -219,7 +219,7 @@ class _Task:
             yield from table.set_column(5, PENDING.field("intended"), flag).combine_chunks().to_batches()
 
     def prepare(self, chunk: pa.Table, stem: str) -> _Prepared:
-        """Look up the keys and write the intent. A chunk of quarantined objects gets neither."""
+        """Look up the keys and write their intent; for quarantined objects, do neither."""
         if self.config.action.on_quarantined:
             return _Prepared(chunk, NEVER, RECEIPTS.empty_table(), stem)
         check = self.config.check(chunk, self.lookup.look_up(chunk))

@@ -16,7 +16,7 @@ from spark_resources.errors import Refused
 
 
 def private_folder(folder: Path) -> Path:
-    """Create a folder and its parents, or use the existing one. From then on, only this user may enter it.
+    """Create a folder, with its parents, if it is missing, and return it. From then on, only this user may enter it.
 
     Raises `Refused` for a link, a file or another user's folder, and `OSError` if it can't be created.
     """

@@ -200,7 +200,10 @@ class LakeFS:
         raise self.connection.error_for(call, response)
 
     def _first_listed(self, repository: str, branch: str, path: str) -> ServedObject | None:
-        """The listed object at the path, which sorts before all longer paths; None if there is none."""
+        """The object at the path according to a listing, where it precedes all longer paths; None if there is none.
+
+        Raises `Unavailable` if the listing doesn't confirm that there is none.
+        """
         page = self.list_objects(repository, branch, prefix=path, amount=1)
         first = page.objects[0] if page.objects else None
         if not (first.path.startswith(path) if first else page.next_after is None):

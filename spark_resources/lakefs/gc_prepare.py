@@ -1,6 +1,7 @@
 """Requests files that the server writes to the namespace: lists for collectors, dumps of references (formats §2).
 
-Each call can be repeated: it writes the files of a new run, and changes none of an older run that lakegc reads.
+Each call can be repeated: it writes the files of a new run, and leaves those of older runs, which lakegc may read,
+unchanged.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def pages(connection: Connection, call: ApiCall, *, start: str = "", **arguments
 def page(
     connection: Connection, call: ApiCall, after: str, amount: int, **arguments: Any
 ) -> tuple[list[Body], str | None]:
-    """One page of a listing, and the offset of the next page; None on the last page."""
+    """One page of a listing, and the offset of the next page (None on the last page)."""
     body = connection.body(call, after=after, amount=amount, **arguments)
     results = body.objects("results")
     pagination = body.inner("pagination")
@@ -71,7 +71,10 @@ def page(
 
 
 def poll_task(connection: Connection, call: ApiCall, done: str, progress: Progress | None, **arguments: Any) -> Body:
-    """Poll a task until it is done; returns its status. Raises `Unavailable` after `task_timeout_s`."""
+    """Poll a task until the field `done` of its status is true; returns the status.
+
+    Raises `Unavailable` after `task_timeout_s` (a setting).
+    """
     settings = connection.settings
 
     def status_if_done() -> Body | None:

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 Ref: TypeAlias = dict[str, Any]  # a row of RANGE_REFS
 
 ENTRY_BYTES = 32  # average size of an entry in a range
-METARANGE_SIZE = 64 << 10  # of most metaranges, in bytes
+METARANGE_SIZE = 64 << 10  # typical size of a metarange, in bytes
 METARANGES_PER_TASK = 100
 ROWS_AT_ONCE = 50_000
 REFS_AT_ONCE = 5_000
@@ -120,7 +120,7 @@ def write_ranges_of(
     """Write the ranges that metaranges refer to, each once per file (RANGE_REFS).
 
     With `pairs_folder`, also writes the pairs of metarange and range (RANGES_OF_METARANGES). Verifies the metaranges'
-    content hashes.
+    content hashes. Returns the datasets in this order.
     """
     refs, read_metaranges = parquet(folder, RANGE_REFS), metarange_reader(place)
     outputs = [Output(refs.folder, refs.suffix, lambda table: refs.encode(distinct_refs(table)))]
@@ -200,7 +200,7 @@ def addresses_inside(addresses: pa.Array, kinds: pa.Array, namespace: Namespace)
 
 
 def rows_inside(addresses: pa.Array, kinds: pa.Array, namespace: Namespace) -> tuple[pa.Array, pa.Array | None, int]:
-    """Like `addresses_inside`, with the row number of each key; None if every row has a key, in the same order."""
+    """Like `addresses_inside`, with the row number of each key; None if all are relative, so each row has a key."""
     if all_relative(kinds):  # nearly always
         return addresses, None, 0
     rows = pa.array(np.arange(len(addresses)))
@@ -382,8 +382,9 @@ def paths_of(
     """The addresses in these ranges (rows of RANGE_REFS and more) that are inside the namespace, with their paths.
 
     The result has the columns of `schema`: the address, its path, and columns of the range's row. If several ranges of
-    a task contain an address, the result has only the range with the largest values in the columns `rank_by`; null is
-    the smallest value. `wanted` limits the result to these addresses, which must fit into each task's memory.
+    a task contain an address, the result has the range with the largest values in the columns `rank_by`, where null is
+    the smallest value, and few or none of the others. `wanted` limits the result to these addresses, which must fit
+    into each task's memory.
     """
     range_columns = [name for name in schema.names if name not in ("address", "path")]
     ranked = pa.schema([*schema, pa.field("rank", pa.int64(), nullable=False)])
@@ -422,8 +423,8 @@ def paths_of(
 def best_attributions(batches: Iterable[pa.RecordBatch], wanted: pa.Array | None) -> Iterator[pa.RecordBatch]:
     """The rows with an address in `wanted` (all if it is None); for each address, only those of the lowest `rank`.
 
-    The input is sorted by `rank`. It is processed in large chunks, because each lookup scans all wanted addresses. If
-    `wanted` is None, an address can recur in later chunks.
+    The input is sorted by `rank`. It is processed in large chunks, because each lookup scans all wanted addresses. An
+    address can recur with a higher `rank` in a later chunk: any if `wanted` is None, else one of a chunk's last rank.
     """
     buffered: list[pa.RecordBatch] = []
     still_wanted = wanted

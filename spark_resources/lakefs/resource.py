@@ -25,7 +25,7 @@ class LakeFSResource(ConfigurableResource[LakeFS]):
         default=None, description="pass it as an EnvVar, not as plain text", repr=False
     )
     ca_bundle: str | None = Field(
-        default=None, description="file with the certificate authority of the server's certificate"
+        default=None, description="file with the CA certificates that verify the server's certificate"
     )
     verify_tls: bool | None = Field(default=None, description="whether the server's certificate is checked")
 

@@ -260,7 +260,7 @@ def rules(body: Body) -> Rules:
         branch = rule.nonempty_text("branch_id")
         if branch in days:
             raise DamagedData(
-                f"{body.what} name branch '{branch}' twice, so its retention is unclear. Give it one rule in lakeFS.",
+                f"{body.what} include two for branch '{branch}', so its retention is unclear. Keep one in lakeFS.",
                 invariant=3,
             )
         days[branch] = rule.number("retention_days")

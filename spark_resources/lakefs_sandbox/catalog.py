@@ -137,7 +137,10 @@ class Catalog:
 
 
 def _claim(objects: Objects) -> None:
-    """Claim the namespace with the file that a server writes into each one. Raises `Problem` 400 if that fails."""
+    """Claim the namespace with the file that a server writes into each one.
+
+    Raises `Problem` 400 if that fails, or if the namespace is already claimed.
+    """
     try:
         is_claimed = objects.has(_DUMMY_KEY)
         if not is_claimed:

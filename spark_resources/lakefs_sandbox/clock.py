@@ -48,7 +48,7 @@ class SandboxClock:
             self._file.unlink(missing_ok=True)
             return
         if moment.tzinfo is None:
-            raise WrongUsage(f"the sandbox's clock can't be set to {moment}: it has no time zone")
+            raise WrongUsage(f"the sandbox's clock can't be set to {moment}: the time has no time zone")
         offset = moment - datetime.now(UTC)
         # Replaced atomically, so that no reader sees a partial file.
         temporary = self._file.with_name(f"{CLOCK_FILE}.{os.getpid()}")

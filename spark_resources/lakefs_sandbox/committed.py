@@ -87,7 +87,7 @@ class Committed:
         )
 
     def overlapping(self, metarange_id: str, span: RangeRef) -> RangeRef | None:
-        """The first range of a metarange whose key span overlaps that of another range; None if there is none."""
+        """The first range of a metarange with keys between the first and last key of `span`; None if there is none."""
         ranges = self.ranges(metarange_id)
         range_index = bisect_left(ranges, span.min_key, key=_MAX_KEY)
         return (

@@ -25,7 +25,7 @@ def forbidden(message: str) -> Problem:
     return Problem(403, message)
 
 
-def lacks_permission() -> Problem:
+def missing_permission() -> Problem:
     """The error for a known user without the permission. Unknown users get the same status."""
     return Problem(401, "insufficient permissions: not allowed to do this")
 

@@ -27,10 +27,10 @@ from spark_resources.sstable import Branch, Entry, Tag, write_branches, write_co
 from spark_resources.sstable.wire import (
     LENGTH_DELIMITED,
     VARINT,
+    bytes_field,
     fields,
-    put_bytes_field,
-    put_text_field,
-    put_varint_field,
+    text_field,
+    varint_field,
 )
 
 RULES_KEY = "_lakefs/retention/gc/rules/config.json"
@@ -79,9 +79,9 @@ def rules(repository: SandboxRepository) -> Rules:
 
 
 def set_rules(repository: SandboxRepository, new: Rules) -> None:
-    parts = [put_varint_field(1, new.default_days)]
+    parts = [varint_field(1, new.default_days)]
     for branch, days in new.branch_days.items():
-        parts.append(put_bytes_field(2, put_text_field(1, branch) + put_varint_field(2, days)))
+        parts.append(bytes_field(2, text_field(1, branch) + varint_field(2, days)))
     repository.check_writable()
     # As on the server, an empty file means that there are no rules, so zero days everywhere can't be expressed.
     repository.objects.write(RULES_KEY, b"".join(parts))
@@ -284,7 +284,7 @@ def _parquet(entries: list[Entry]) -> bytes:
 
 
 def dump_refs(repository: SandboxRepository) -> dict[str, str]:
-    """Write every commit, branch and tag to tables. Returns the tables' ids under the names of the API."""
+    """Write every commit, branch and tag to tables. Returns the metaranges' ids by their names in the API."""
     branches = repository.branches(hidden=True)
     dumps = {
         "commits_meta_range_id": write_commits(repository.commits()),

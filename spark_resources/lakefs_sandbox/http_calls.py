@@ -159,7 +159,7 @@ def error_response(problem: Problem) -> Response:
 
 
 def page_response(results: list[dict[str, Any]], more: bool, offset: str) -> Response:
-    """A page of results. The next page starts after the last result's field that is named by `offset`."""
+    """A page of results. The next page starts after the value that the last result has in the field `offset`."""
     return json_response(
         {
             "pagination": {
@@ -174,7 +174,7 @@ def page_response(results: list[dict[str, Any]], more: bool, offset: str) -> Res
 
 
 def select_page(call: Call, items: list[_T], name: Callable[[_T], str]) -> tuple[list[_T], bool]:
-    """The items, sorted by name, that `prefix`, `after` and `amount` select, and whether there are more."""
+    """Those of the items, which must be sorted by name, that the request selects, and whether there are more."""
     prefix, after, amount = call.text("prefix"), call.text("after"), call.amount()
     wanted = [item for item in items if name(item).startswith(prefix) and (not after or name(item) > after)]
     return wanted[:amount], len(wanted) > amount

@@ -240,7 +240,7 @@ def _kind(base: bytes | None, values: ValuePair) -> str:
 def group_by_prefix(
     changes: Iterator[Change], *, prefix: str, after: str, delimiter: str
 ) -> Iterator[Change | PrefixChange]:
-    """The changes after `after` with this prefix; those with a common prefix up to a delimiter are reported as one."""
+    """The changes with this prefix to paths after `after`; those with a common prefix up to a delimiter become one."""
     start, after_path, last = prefix.encode(), after.encode(), b""
     for change in changes:
         path = change.entry.path

@@ -21,7 +21,7 @@ _INVALID_TAG = re.compile(r"[\x00-\x20^:?*\[\\/]|\.\.|@\{|\.$|\.lock$|^@$")
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A commit, and the branch whose staged entries override it; None if the ref excludes staged entries."""
+    """A commit, and the branch whose staged entries override it; None if the ref has none or excludes them."""
 
     commit: Commit
     branch: str | None = None

@@ -17,7 +17,7 @@ from spark_resources.lakefs_sandbox.staging import DEFAULT_CONTENT_TYPE, Staging
 from spark_resources.lakefs_sandbox.state import Staged
 from spark_resources.model import AddressType, Commit
 from spark_resources.sstable import Entry, commit_id, entry_identity
-from spark_resources.sstable.values import put_entry, put_value
+from spark_resources.sstable.values import encode_entry, encode_value
 
 __all__ = ["DEFAULT_CONTENT_TYPE", "LONGEST_PATH", "Change", "ImportSource", "SandboxRepository", "first_commit"]
 
@@ -163,7 +163,7 @@ class SandboxRepository(StagingArea):
             for external in self.objects.external_objects(source.address):
                 if source.is_prefix or not external.key:
                     entry = _imported_entry(external, source.destination + (external.key if source.is_prefix else ""))
-                    imported[entry.path] = put_value(entry_identity(entry), put_entry(entry))
+                    imported[entry.path] = encode_value(entry_identity(entry), encode_entry(entry))
         if not imported:
             raise bad_request("error on ingest: there are no objects at the import's sources")
         with self._state.writing():
@@ -208,7 +208,10 @@ class SandboxRepository(StagingArea):
         return ""
 
     def _record_commit(self, branch: str, commit: Commit) -> Commit:
-        """Record a commit as the branch's head, and clear all staged entries, including those that weren't changes."""
+        """Record a commit as the branch's head, and clear all staged entries, including those that weren't changes.
+
+        Returns the commit with its id.
+        """
         commit = replace(commit, id=commit_id(commit))
         self._state.put_commit(self.id, commit)
         self._state.put_branch(self.id, replace(self.branch(branch), commit_id=commit.id))

@@ -29,7 +29,8 @@ _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def seconds(entry: Entry) -> int:
+def mtime(entry: Entry) -> int:
+    """The entry's modification time in whole seconds since 1970; 0 if it has none."""
     return int((entry.last_modified or _EPOCH).timestamp())
 
 
@@ -39,7 +40,7 @@ def stats(repository: SandboxRepository, entry: Entry, *, metadata: bool = True)
         "checksum": entry.checksum,
         "content_type": entry.content_type,
         "metadata": dict(entry.metadata) if metadata else {},
-        "mtime": seconds(entry),
+        "mtime": mtime(entry),
         "path": as_text(entry.path),
         "path_type": "object",
         "physical_address": repository.physical_address(entry),
@@ -162,7 +163,7 @@ def _change_fields(change: Change | PrefixChange, stats_of_right: bool) -> dict[
             "checksum": entry.checksum,
             "content_type": entry.content_type,
             "metadata": dict(entry.metadata),
-            "mtime": seconds(entry),
+            "mtime": mtime(entry),
         }
     return shown
 

@@ -21,7 +21,7 @@ from spark_resources.lakefs_sandbox import (
     routes_staging,
 )
 from spark_resources.lakefs_sandbox.catalog import Catalog
-from spark_resources.lakefs_sandbox.errors import Problem, lacks_permission
+from spark_resources.lakefs_sandbox.errors import Problem, missing_permission
 from spark_resources.lakefs_sandbox.http_calls import (
     Call,
     Handler,
@@ -77,7 +77,7 @@ def _respond(handler: Handler, call: Call, path: str) -> Response:
         if path not in _PUBLIC_PATHS and not is_authenticated(call.headers, call.options):
             raise Problem(401, "error authenticating request")
         if (status := call.options.failing.get(call.path.get("repository", ""))) is not None:
-            raise lacks_permission() if status == 401 else Problem(status, "the sandbox was set to fail this request")
+            raise missing_permission() if status == 401 else Problem(status, "the sandbox was set to fail this request")
         return handler(call)
     except Problem as problem:
         return error_response(problem)

@@ -17,7 +17,7 @@ _STOP_LIMIT_S = 30.0
 
 
 class ServerThread:
-    """Serves an application on a listening socket, which it owns. It is ready for requests once it is created."""
+    """Serves an application on a listening socket, which `stop` closes. Ready for requests as soon as it is created."""
 
     def __init__(self, application: Any, listening: socket.socket, *, grace_s: float, **options: Any) -> None:
         """On `stop`, requests in progress get `grace_s` seconds to finish. `options` are uvicorn's, such as a

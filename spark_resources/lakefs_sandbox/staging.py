@@ -18,7 +18,7 @@ from spark_resources.lakefs_sandbox.state import RepositoryRecord, Staged, State
 from spark_resources.lakefs_sandbox.xids import AddressGenerator
 from spark_resources.model import AddressType
 from spark_resources.sstable import Entry, entry_identity
-from spark_resources.sstable.values import put_entry, put_value
+from spark_resources.sstable.values import encode_entry, encode_value
 
 DEFAULT_CONTENT_TYPE = "application/octet-stream"
 SHALLOW_COPY_KEY = "::lakefs::shallow-copy"
@@ -151,7 +151,7 @@ class StagingArea(Views):
 
     def stage(self, branch: str, entries: Iterable[Entry]) -> None:
         """Stage entries without writing their objects, which need not exist."""
-        staged = (Staged(entry.path, put_value(entry_identity(entry), put_entry(entry))) for entry in entries)
+        staged = (Staged(entry.path, encode_value(entry_identity(entry), encode_entry(entry))) for entry in entries)
         self.stage_values(branch, staged)
 
     def stage_values(self, branch: str, staged: Iterable[Staged]) -> None:

@@ -1,6 +1,7 @@
 """The server's state outside the object store: references, commits and staged entries, in one SQLite file.
 
-Each thread has its own connection. Reads see one snapshot. Writes are serialized, even across processes.
+Each thread has its own connection. Reads in one transaction see one snapshot. Writes are serialized, even across
+processes.
 """
 
 from __future__ import annotations
@@ -190,6 +191,7 @@ class State:
         self._execute("INSERT OR REPLACE INTO tags VALUES (?, ?, ?)", repository, tag, commit_id)
 
     def drop_tag(self, repository: str, tag: str) -> bool:
+        """Delete a tag; returns whether it existed."""
         return self._execute("DELETE FROM tags WHERE repository = ? AND id = ?", repository, tag) > 0
 
     # --- commits ----------------------------------------------------------------------------------------------------

@@ -131,7 +131,7 @@ class ApprovalConflict(Refused):
 
 
 def read_untrusted(place: Place, mark_id: str) -> tuple[bytes, Version] | None:
-    """The file's bytes, unverified, and its version for a conditional replace; None if there is no file."""
+    """The bytes of approval.json, unverified, and its version for a conditional replace; None if there is no file."""
     try:
         return place.records().read_untrusted(approval_key(mark_id))
     except NotFound:
@@ -206,12 +206,12 @@ def withdraw_stale_summaries(place: Place, *, now: datetime) -> list[str]:
     the store's clock.
     """
 
-    def withdrawn(mark_id: str, record: MarkRecord | Untrusted | UnknownFormat) -> bool:
+    def withdraw_if_stale(mark_id: str, record: MarkRecord | Untrusted | UnknownFormat) -> bool:
         if not isinstance(record, MarkRecord):
             return withdraw_reference_summary(place, mark_id)
         return record.finished is not None and withdraw_stale_summary(place, record, now=now)
 
-    return [mark_id for mark_id, record in each_mark(place) if withdrawn(mark_id, record)]
+    return [mark_id for mark_id, record in each_mark(place) if withdraw_if_stale(mark_id, record)]
 
 
 def withdraw_stale_summary(place: Place, record: MarkRecord, *, now: datetime) -> bool:

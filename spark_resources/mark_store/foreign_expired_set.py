@@ -109,7 +109,7 @@ def objects_of(place: Place, mark: ReferenceMark) -> Iterator[pa.Table]:
 
 
 def folder_of(address: str) -> str:
-    """The folder to list for an address: its slice, `data/` for an object directly in it, or the root."""
+    """The folder to list for an address: its slice, the top folder for an object directly in it, or "" (the root)."""
     parts = address.split("/")
     if len(parts) == 1:
         return ""

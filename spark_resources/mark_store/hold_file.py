@@ -14,7 +14,8 @@
       - {id: imported, prefix: data/imported/, owner: ..., reason: ...}
 
 Pure. Patterns are those of `fnmatch`, case-sensitive: `*` matches any text, including slashes, `?` any one character,
-and `[…]` any one of these characters. Every scalar is read as plain text, so the metadata value `no` isn't a boolean.
+and `[…]` any one of the characters in it. Every scalar is read as plain text, so the metadata value `no` isn't a
+boolean.
 """
 
 from __future__ import annotations
@@ -252,7 +253,7 @@ def parse_hold(fields: Mapping[str, Any]) -> Hold:
 
 @dataclass(frozen=True, slots=True)
 class HoldProblem:
-    """One problem in a file of holds, and its line (from 1)."""
+    """One problem in a file of holds, and its line (counted from 1)."""
 
     line: int
     what: str
@@ -294,7 +295,7 @@ def parse_holds(data: bytes, where: str) -> tuple[Hold, ...]:
 
 
 def _first_lines(data: bytes, where: str) -> list[int]:
-    """The index (from 0) of the first line of each hold."""
+    """The index (counted from 0) of the first line of each hold."""
     return [int(item.start_mark.line) for item in _items(_root(data, where), where)]
 
 
@@ -422,7 +423,7 @@ def _sentence(error: Any, kind: type[Hold]) -> str:
     if error["type"] == "missing":
         return f"'{field}' is missing"
     if error["type"] == "string_pattern_mismatch":
-        return f"'{field}' must be at most 63 lower-case letters, digits and ._- that start with a letter or digit"
+        return f"'{field}' must be at most 63 lower-case letters, digits and ._-, starting with a letter or digit"
     return f"'{field}': {error['msg'].removeprefix('Value error, ')}"
 
 

@@ -58,8 +58,8 @@ class Holds:
 def read_holds(place: Place) -> Holds:
     """The holds of a namespace; an empty `Holds` if there is no file.
 
-    Raises `BadHolds` for a file with any problem, and if a key is set, `Untrusted` for a file that isn't signed or is
-    older than one that a mark recorded.
+    Raises `BadHolds` for a file with any problem, and if a key is set, `Untrusted` for an unsigned file, and for a
+    missing or older file if a mark recorded a newer one.
     """
     file = _read_signed(place)
     if place.seal is not None:
@@ -68,7 +68,7 @@ def read_holds(place: Place) -> Holds:
 
 
 def read_holds_of_any_version(place: Place) -> Holds:
-    """Like `read_holds`, but accepts a signed file that is older than one that a mark recorded."""
+    """Like `read_holds`, but accepts a missing or older file even if a mark recorded a newer one."""
     return _read_signed(place).parse(place)
 
 
@@ -270,12 +270,12 @@ def _write(place: Place, file: _HoldFile, content: bytes) -> None:
 
 
 def _record_in_marks(place: Place, holds: Holds) -> None:
-    """Record these holds in each mark that can be swept next, so that its sweep detects a file that was removed later.
+    """Record these holds in each mark that can be swept, so that its sweep detects a file that was removed later.
 
-    A running sweep records them itself, and no other process writes its record meanwhile. Raises `Refused` if other
-    writers keep changing a record.
+    A running sweep records them itself, and no other process writes its mark's record meanwhile. Raises `Refused` if
+    other writers keep changing a record.
     """
-    # not the retry policy: after a concurrent write, the record is read again without a wait
+    # not the retry policy: after a concurrent write, the record is read again without waiting
     for last in (*[False] * (TRIES - 1), True):
         try:
             for mark in signed_marks(place):

@@ -68,7 +68,7 @@ def _holder_of(data: bytes, store: Store) -> Holder:
 
 
 def boottime_s() -> float:
-    """A monotonic clock in seconds that keeps running while the machine sleeps, if the system has one."""
+    """The time in seconds by a monotonic clock, which keeps running while the machine sleeps, if the system has one."""
     if hasattr(time, "CLOCK_BOOTTIME"):
         return time.clock_gettime(time.CLOCK_BOOTTIME)
     # on macOS, time.monotonic() stops while the machine sleeps, but this clock doesn't
@@ -100,7 +100,7 @@ class Lease:
         return timedelta(seconds=self._valid_until - self._clock())
 
     def check(self, *, at_least: timedelta = timedelta(seconds=30)) -> None:
-        """Raise `Refused` if the lease was lost or has less time left than a request may take."""
+        """Raise `Refused` if the lease was lost or has less time left than `at_least`, the time for a request."""
         if self._lost is not None or self.time_left() < at_least:
             raise Refused(
                 f"the lease on {self._store.where} was lost ({self._lost or 'it could not be renewed in time'}). "
@@ -130,9 +130,9 @@ class Lease:
     def watched(self, request_time: timedelta, all_tasks_ended: Callable[[], bool]) -> Iterator[None]:
         """Wraps work of other processes that watch this lease. Their requests take at most `request_time` each.
 
-        Afterwards `all_tasks_ended` returns whether all of them have stopped, including those whose work was
-        reassigned. If it returns False, the lease remains taken even after a release, until each of them has read
-        the lease again and its last requests have ended.
+        Afterwards `all_tasks_ended` returns whether all their tasks have stopped, including those whose work was
+        reassigned. If it returns False, the lease remains taken even after a release, until each of these processes
+        must have read the lease again, and its last requests must have ended.
         """
         stop_after_s = REREAD_INTERVAL_S + request_time.total_seconds()
         with self._lock:
@@ -204,13 +204,13 @@ class LeaseWatch:
         self._lock = threading.Lock()
 
     def check(self, *, at_least: timedelta) -> None:
-        """Raise `Refused` if the lease has another holder or less time left than a request may take."""
+        """Raise `Refused` if the lease has another holder or less time left than `at_least`, the time for a request."""
         with self._lock:
             if self._clock() >= min(self._read_again_at, self._valid_until - at_least.total_seconds()):
                 self._read()
             if self._valid_until - self._clock() < at_least.total_seconds():
                 raise Refused(
-                    f"the lease on {self._store.where} expires before another request can be sent. Nothing more was "
+                    f"the lease on {self._store.where} may expire before another request ends. Nothing more was "
                     "done. Run the same command again.",
                     invariant=11,
                 )
@@ -235,7 +235,7 @@ class LeaseWatch:
 
 
 def current_holder(store: Store) -> Holder | None:
-    """The current holder of the lease by the store's clock, or None."""
+    """The current holder of the lease, by the store's clock; None if there is none."""
     try:
         holder = _holder_of(store.read(LEASE_KEY), store)
     except NotFound:

@@ -212,7 +212,7 @@ class Mark:
             self.move_to(MarkState.FAILED, failure=why)
 
     def record_newer_holds(self, number: int, ids: Sequence[str]) -> None:
-        """Record a signed file of holds (its number, and the ids of its holds) if it is newer than any recorded one."""
+        """Record a signed file of holds (its number, and the ids of its holds) if it is newer than those recorded."""
         if number > newest_holds(self.record)[0]:
             seen = HoldsSeen(number=number, ids=list(ids))
             self._write(replace(self.record, holds={**self.record.holds, "seen": seen}))
@@ -379,7 +379,8 @@ def previous_mark(place: Place, record: MarkRecord) -> PreviousMark | None:
 
 
 def claim_namespace(place: Place, repository: str, created: datetime) -> None:
-    """Write the owner file of a namespace. Raises `Refused` if another repository has written one (invariant 5).
+    """Write the owner file of a namespace, if there is none. Raises `Refused` (invariant 5) if it names another
+    repository.
 
     Raises `UnknownFormat` if a newer version of lakegc wrote it. A file without a format is of the first format.
     """

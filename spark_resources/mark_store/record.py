@@ -184,7 +184,7 @@ def refuse_earlier_format(record: MarkRecord, what: str) -> None:
 
 
 def newest_holds(record: MarkRecord) -> tuple[int, tuple[str, ...]]:
-    """The number of the newest signed file of holds in a mark's record, and the ids of the holds in that file."""
+    """The number of the newest file of holds in a mark's record (0 if it isn't signed), and the ids of its holds."""
     seen = record.holds.get("seen", record.holds)
     return seen.get("number", 0), tuple(seen["ids"])
 
@@ -223,8 +223,8 @@ def check_order(record: MarkRecord, *, before: str) -> None:
 def digest_of(record: MarkRecord) -> str:
     """SHA-256 (hex) of everything that an approval covers (invariant 7).
 
-    These are the files' hashes (rows and live ranges), scope, cutoff, rules, holds, namespace and repository, and the
-    numbers that the brakes compare.
+    This is the mark's id, repository, namespace, scope, cutoff, rules, holds and basis, the hashes of its files (rows
+    and live ranges), and the numbers that the brakes compare.
     """
     covered = {
         "mark_id": record.mark_id,

@@ -123,7 +123,7 @@ class Records:
                 raise replay_error(where, signature)
 
     def read_untrusted(self, key: str) -> tuple[bytes, Version]:
-        """A record without verification, only for replacing it."""
+        """An unverified record and its version; only for replacing the record."""
         data, tag = self.store.read_with_tag(key)
         try:
             content, signature = open_envelope(data, f"{self.store.where}/{key}")

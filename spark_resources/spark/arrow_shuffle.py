@@ -73,7 +73,7 @@ class InputFile:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One input of a shuffle: rows of `schema`, which has an address, from `files` or from `rows`.
+    """One input of a shuffle: rows of `schema`, which has an `address`, from `files` or from `rows`.
 
     `count` is the number of rows before any selection, `max_rows` the maximum number of grouped rows, if known to be
     less. `reduced` drops rows that another row of the same address makes redundant: it bounds a bucket's memory.
@@ -172,7 +172,7 @@ class Shuffled:
     """The rows of the inputs in buckets, packed: one task for each bucket, or a single one on the driver.
 
     All rows of an address are in one bucket. A function that combines them gets the rows of a bucket, and a report to
-    fill; it is called once per bucket, possibly with no rows. The report's `by_key` counts the rows of each input that
+    fill; it is called once per task, possibly with no rows. The report's `by_key` counts the rows of each input that
     were `read`, `sent` and `received`. Combining raises `DamagedData` for a file that is not the one that was written,
     and if rows were lost (invariant 3); `LakegcError` if machines hash differently.
     """
@@ -209,8 +209,8 @@ class Shuffled:
         rows = frame.where(f"{_REPORT} IS NULL").drop(_REPORT)
         return Grouped(rows, total.by_key["found"][_REPORT], total)
 
-    def written(self, combine: Combine, place: Place, outputs: Sequence[Output]) -> tuple[list[Dataset], TaskReport]:
-        """Write the result of `combine` for each bucket to several folders."""
+    def write(self, combine: Combine, place: Place, outputs: Sequence[Output]) -> tuple[list[Dataset], TaskReport]:
+        """Write the result of `combine` for each bucket to all outputs. Returns a dataset for each, and the report."""
         datasets, report = write_outputs(self.packed, self._producer(combine), place, outputs)
         self._check(report)
         return datasets, report
@@ -240,9 +240,9 @@ def shuffle(
     spark: Callable[[], SparkSession], inputs: Sequence[Input], *, boundaries: pa.Array | None = None
 ) -> Shuffled:
     """Divide the rows of the inputs among buckets: by the hash of the address, or, given `boundaries`, by ranges of
-    addresses, each of which begins at one of these sorted addresses.
+    addresses: each of these sorted addresses begins a new range.
 
-    If there are few rows and all are on the driver, they stay in one bucket.
+    If there are few rows, and the executors have none of them, there is only one bucket.
     """
     rows = sum(source.max_grouped_rows for source in inputs)
     files = [(number, file) for number, source in enumerate(inputs) for file in source.files]
@@ -297,7 +297,7 @@ def check_all_grouped(inputs: Sequence[Input], total: TaskReport, *, tasks: int,
 
 
 def buckets_for(rows: int, cores: int) -> int:
-    """The number of buckets: enough that a task can hold one, and one per core if there are enough rows."""
+    """The number of buckets: enough that a task can hold one in memory, and one per core if there are enough rows."""
     return max(-(-rows // ROWS_PER_BUCKET), min(cores, rows // ROWS_WORTH_A_TASK), 1)
 
 

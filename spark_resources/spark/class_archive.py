@@ -36,7 +36,7 @@ def archive_options(java: Path, spark: Path, *, folder: Path, now: float) -> str
 
 
 def adopt_finished(archive: Path, now: float) -> None:
-    """Give the archive its final name once a JVM has finished writing it. Deletes other finished leftovers."""
+    """Give a finished archive its final name, unless there already is one. Deletes all other finished leftovers."""
     for leftover in sorted(archive.parent.glob(f"{archive.name}.*")):
         if leftover.lstat().st_mtime > now - COMPLETE_AFTER_S:
             continue

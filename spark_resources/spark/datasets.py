@@ -62,7 +62,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """A finished dataset: the key of its folder (with a slash at the end) and its files."""
+    """A finished dataset: the key of its folder (with a trailing slash) and its files."""
 
     folder: str
     files: tuple[File, ...]
@@ -147,7 +147,7 @@ _FILE_SCHEMA = pa.schema(
 def write_dataset(df: DataFrame, place: Place, folder: str, schema: pa.Schema) -> Dataset:
     """Write a DataFrame as Parquet files of about a million rows; existing files in the folder are removed first.
 
-    The columns must be exactly those of `schema`. Only the list of files is collected.
+    Only the columns of `schema` are written. Only the list of files is collected on the driver.
     """
     return write_outputs(df.select(*schema.names), _unchanged, place, [parquet(folder, schema)])[0][0]
 
@@ -155,8 +155,10 @@ def write_dataset(df: DataFrame, place: Place, folder: str, schema: pa.Schema) -
 def write_produced(
     tasks: Rows, produce: Producer, place: Place, folder: str, schema: pa.Schema
 ) -> tuple[Dataset, TaskReport]:
-    """Write the rows that `produce` yields for each task, without passing them through the JVM; also returns the
-    report."""
+    """Write the rows that `produce` yields for each task, without passing them through the JVM.
+
+    Returns the dataset, and the sum of the reports.
+    """
     datasets, report = write_outputs(tasks, produce, place, [parquet(folder, schema)])
     return datasets[0], report
 
@@ -188,7 +190,7 @@ def write_outputs(
 
 
 def finish_dataset(place: Place, folder: str, files: Sequence[File]) -> Dataset:
-    """Write the list of files: from now on the dataset exists."""
+    """Write the list of files, and return the dataset, which exists from then on."""
     dataset = Dataset(folder, tuple(sorted(files, key=lambda file: file.name)))
     place.store().write(folder + LIST_NAME, dataset.listing())
     return dataset
@@ -216,7 +218,7 @@ def _unchanged(batches: Batches, _: TaskReport) -> Batches:
 
 
 def _write_files(batches: Batches, place: Place, outputs: Sequence[Output]) -> Batches:
-    """Inside a task: write its rows to every output, yield a row for each file."""
+    """Inside a task: write its rows to every output, and yield a row for each file."""
     stem, number, rows_pending = task_name(), 0, 0
     pending: list[pa.RecordBatch] = []
 
@@ -252,7 +254,7 @@ def _row(output: int, file: File, report: str) -> pa.RecordBatch:
 
 
 def write_file(place: Place, folder: str, name: str, data: bytes, rows: int) -> File:
-    """Write one file of a dataset; it counts only once the list of files names it."""
+    """Write one file, which belongs to the dataset only after the list of files has been written."""
     place.store().write(folder + name, data)
     return File(name, rows, len(data), hashlib.sha256(data).hexdigest())
 
@@ -278,7 +280,7 @@ def remove_leftovers(place: Place, folder: str) -> None:
 
 
 def open_dataset(place: Place, folder: str, *, sha256: str | None = None) -> Dataset:
-    """The dataset in a folder. Raises `DamagedData` if its list is missing, invalid or doesn't have this hash."""
+    """The dataset in a folder. Raises `DamagedData` if its list of files is missing or invalid, or has another hash."""
     store = place.store()
     try:
         data = store.read(folder + LIST_NAME)
@@ -326,7 +328,7 @@ def read_rows(
     change: Callable[[pa.Table], pa.Table],
     changed: pa.Schema,
 ) -> Rows:
-    """The rows of all files, verified and passed through `change`: from the schema `schema` to `changed`."""
+    """The rows of all files, verified and passed through `change`, which turns the schema `schema` into `changed`."""
     files = [(dataset.folder, file) for dataset in datasets for file in dataset.files]
 
     def read(batches: Batches) -> Batches:
@@ -338,7 +340,7 @@ def read_rows(
 
 
 def _file_tasks(spark: Callable[[], SparkSession], files: Sequence[File]) -> Tasks:
-    """The positions of these files: read on the driver if few and small, otherwise in up to four tasks per core."""
+    """The positions of these files: on the driver if they are few and small, otherwise in up to four tasks per core."""
     positions, size = pa.table({"file": pa.array(range(len(files)), pa.int64())}), sum(file.size for file in files)
     if size <= BYTES_PER_TASK and len(files) <= MAX_FILES_ON_DRIVER:
         return tasks_from_rows(spark, positions, batch_size=1, max_on_driver=MAX_FILES_ON_DRIVER)
@@ -368,13 +370,13 @@ def all_batches(place: Place, dataset: Dataset, schema: pa.Schema, *, rows: int 
 
 
 def _files_of(place: Place, dataset: Dataset) -> Iterator[tuple[File, bytes]]:
-    """The verified files of a dataset, fetched in parallel. Raises as `verified_bytes` does."""
+    """Each file of a dataset with its bytes, fetched in parallel. Raises as `verified_bytes` does."""
     largest = max((file.size for file in dataset.files), default=0)
     return prefetch(dataset.files, partial(verified_bytes, place, dataset.folder), AT_ONCE, expected_size=largest)
 
 
 def read_file(place: Place, folder: str, file: File, schema: pa.Schema) -> pa.Table:
-    """One verified Parquet file. Raises `DamagedData` if its bytes, rows or columns aren't those that were written."""
+    """One verified Parquet file. Raises `DamagedData` if it is missing, or isn't the file that was written."""
     return _table_in(verified_bytes(place, folder, file), place, folder, file, schema)
 
 
@@ -417,7 +419,7 @@ def _batches_in(
 
 
 def verified_bytes(place: Place, folder: str, file: File) -> bytes:
-    """The bytes of a dataset's file. Raises `DamagedData` if they aren't those that were written."""
+    """The bytes of a dataset's file. Raises `DamagedData` if it is missing, or they aren't those that were written."""
     store = place.store()
     try:
         data = read_to_verify(store, folder + file.name)

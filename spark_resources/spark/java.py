@@ -16,7 +16,7 @@ JAVA_VERSIONS = (17, 21)
 
 
 def java_command(environ: Mapping[str, str]) -> Path | None:
-    """The program that Spark starts as Java, whether or not it exists; None if JAVA_HOME and PATH have none."""
+    """The program that Spark starts as Java, even if it doesn't exist; None without JAVA_HOME if PATH has none."""
     home = environ.get("JAVA_HOME")
     command = str(Path(home) / "bin" / "java") if home else shutil.which("java", path=environ.get("PATH"))
     return Path(command) if command else None

@@ -24,7 +24,7 @@ MAX_BROADCAST_ADDRESSES = 250_000
 def tasks_from_ids(
     spark: Callable[[], SparkSession], name: str, ids: Sequence[str], *, batch_size: int, max_on_driver: int = 1
 ) -> Tasks:
-    """Ids as rows of one column, divided among tasks of at least `batch_size` ids."""
+    """Ids as rows of the single column `name`, divided among tasks as by `tasks_from_rows`."""
     schema = pa.schema([pa.field(name, pa.string(), nullable=False)])
     return tasks_from_rows(
         spark,
@@ -43,11 +43,13 @@ def tasks_from_rows(
     weights: Sequence[int] = (),
     max_on_driver: int = 1,
 ) -> Tasks:
-    """The rows of a table on the driver, divided evenly among tasks of at least `batch_size` rows on average.
+    """The rows of a table on the driver, divided evenly among tasks of about `batch_size` rows.
+
+    On the executors, there are at most eight tasks per core, so with many rows they are larger.
 
     With `order_by`, rows are ordered by these columns, and neighbours go to the same task. With `weights`, one per row,
-    tasks get about the same total weight, otherwise the same number of rows. Up to `max_on_driver` tasks run on the
-    driver.
+    tasks get about the same total weight, otherwise the same number of rows. If there are at most `max_on_driver`
+    tasks, they run on the driver.
     """
     if not len(table):
         return Tasks(spark, table.schema, (), max_on_driver)

@@ -23,8 +23,8 @@ class Persisted:
         self._frames: list[DataFrame] = []
 
     def __call__(self, rows: RowsT) -> RowsT:
-        """Persist the rows of a DataFrame, in memory or on disk, once they are computed. `Tasks` are left as they
-        are: the driver has their rows anyway."""
+        """Persist the rows of a DataFrame, in memory or on disk, once they are computed, and return it. `Tasks` are
+        returned as they are: the driver has their rows anyway."""
         if not isinstance(rows, Tasks):
             self._frames.append(rows.persist())
         return rows

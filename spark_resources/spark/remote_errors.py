@@ -82,7 +82,7 @@ def as_text(error: LakegcError, nonce: str) -> str:
 
 
 def from_text(text: str, nonce: str) -> LakegcError | None:
-    """The error that an executor put into a text with this nonce; None if there is none.
+    """The error that an executor put into this text together with this nonce; None if there is none.
 
     Spark's messages may quote the response of a store or server, so only text with the nonce is accepted, and only as
     data: one of the known classes and its message.
@@ -100,7 +100,7 @@ def from_text(text: str, nonce: str) -> LakegcError | None:
     return kind(message, invariant=invariant if isinstance(invariant, int) else None)
 
 
-def lost_attempts(spark: SparkSession) -> tuple[int, int] | None:
+def failure_counts(spark: SparkSession) -> tuple[int, int] | None:
     """The numbers of failed task attempts and of lost executors so far in this session.
 
     If they grow, a worker that Spark no longer tracks may still be running, because its task was reassigned. None if

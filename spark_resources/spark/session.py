@@ -77,8 +77,8 @@ def set_shuffle_partitions(spark: SparkSession, overrides: Mapping[str, str]) ->
         spark.conf.set(name, str(max(200, 2 * context.defaultParallelism)))
 
 
-def fixed_settings() -> dict[str, str]:
-    """lakegc's own settings, for any master."""
+def common_settings() -> dict[str, str]:
+    """lakegc's own settings for any master. All but REQUIRED_SETTINGS can be overridden."""
     return {
         **REQUIRED_SETTINGS,
         "spark.app.name": "lakegc",
@@ -203,7 +203,7 @@ def _session(overrides: Mapping[str, str]) -> SparkSession:
     from pyspark.sql import SparkSession
 
     machine = machine_settings(overrides.get("spark.master", "local[*]"), os.cpu_count() or 2, memory_bytes())
-    settings = machine | fixed_settings() | worker_sockets(machine["spark.master"], own_folder()) | dict(overrides)
+    settings = machine | common_settings() | worker_sockets(machine["spark.master"], own_folder()) | dict(overrides)
     for name, value in RETURN_MEMORY.items():  # the local JVM and its workers inherit this environment
         settings.setdefault(f"spark.executorEnv.{name}", os.environ.setdefault(name, value))
     if JVM_OPTIONS not in overrides:
@@ -211,7 +211,7 @@ def _session(overrides: Mapping[str, str]) -> SparkSession:
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     check_same_settings(SparkContext._active_spark_context or start_context(conf), overrides)
     session = SparkSession.builder.config(conf=conf).getOrCreate()
-    find_java_classes_once(session)
+    cache_java_classes(session)
     set_shuffle_partitions(session, overrides)
     return session
 
@@ -229,8 +229,8 @@ JAVA_CLASSES = (
 """The Java classes that PySpark looks up for each column, function and DataFrame that it creates."""
 
 
-def find_java_classes_once(spark: SparkSession) -> None:
-    """Keep the classes in `JAVA_CLASSES`, which PySpark would otherwise look up again at each use.
+def cache_java_classes(spark: SparkSession) -> None:
+    """Cache the classes in `JAVA_CLASSES`, which PySpark would otherwise look up again at each use.
 
     Java searches for a name without a package in each imported package, in all of Spark's jars. Measured with small
     marks: a quarter of the time of the JVM's thread that plans queries.
@@ -280,7 +280,7 @@ def start_context(conf: SparkConf) -> SparkContext:
     try:
         gateway = SparkContext._gateway
         if gateway is None:
-            with open_private(jvm_log()) as log, settings_by_file(conf):
+            with open_private(jvm_log()) as log, settings_in_private_file(conf):
                 options = _WithoutKeys(stdout=log, stderr=log)
                 gateway = launch_gateway(None, options)  # type: ignore[no-untyped-call]
         context = SparkContext(conf=conf, gateway=gateway)
@@ -306,7 +306,7 @@ class _WithoutKeys(dict[str, Any]):
 
 
 @contextmanager
-def settings_by_file(conf: SparkConf) -> Iterator[None]:
+def settings_in_private_file(conf: SparkConf) -> Iterator[None]:
     """Within this context, `spark-submit` reads these settings from a file that only this user may read.
 
     On the JVM's command line, every user of this machine could read them, including credentials for stores.

@@ -22,7 +22,11 @@ def name_pattern(last: str) -> re.Pattern[str]:
 
 
 def table_of(data: bytes, name: re.Match[str] | None, schema: pa.Schema) -> pa.Table:
-    """The rows of one file. Raises `ValueError`, with the actual content, if it doesn't match its name."""
+    """The rows of one file. `name` is the match of its key with `name_pattern`, None if it doesn't match.
+
+    Raises `ValueError`, with the reason or the actual number of rows, if the file can't be read, or if its name doesn't
+    match or states another number.
+    """
     try:
         table = pq.ParquetFile(io.BytesIO(data), pre_buffer=False).read(use_threads=False)
         if name is not None and table.num_rows == int(name.group(3)):

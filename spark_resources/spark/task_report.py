@@ -38,7 +38,7 @@ class TaskReport:
         self.errors.setdefault(subject, why)
 
     def sample(self, kind: str, *values: str) -> None:
-        """Record samples of a kind, up to SAMPLES_KEPT in all."""
+        """Record samples of a kind; only the first SAMPLES_KEPT of each kind are kept."""
         self.samples[kind] = [*self.samples.get(kind, ()), *values][:SAMPLES_KEPT]
 
     def add(self, other: TaskReport) -> None:

@@ -47,7 +47,7 @@ _worker = daemon.worker
 
 
 def worker(sock: Any, authenticated: Any) -> Any:
-    """Run one task, as `pyspark.daemon.worker` does."""
+    """Run one task like `pyspark.daemon.worker`, then exempt the modules that it imported from garbage collection."""
     known = len(sys.modules)
     code = _worker(sock, authenticated)
     if len(sys.modules) != known:

@@ -124,7 +124,7 @@ def _footer(data: bytes) -> tuple[Handle, Handle]:
     handles = footer[1 : 1 + HANDLES_LENGTH]
     metaindex, at = _read_handle(handles, 0)
     index, _ = _read_handle(handles, at)
-    if handles != (put_handle(metaindex) + put_handle(index)).ljust(HANDLES_LENGTH, b"\x00"):
+    if handles != (encode_handle(metaindex) + encode_handle(index)).ljust(HANDLES_LENGTH, b"\x00"):
         raise InvalidTable("its footer is malformed")
     return metaindex, index
 
@@ -143,7 +143,7 @@ def parse_handle(value: bytes) -> Handle:
     return handle
 
 
-def put_handle(handle: Handle) -> bytes:
+def encode_handle(handle: Handle) -> bytes:
     return as_uvarint(handle.offset) + as_uvarint(handle.length)
 
 

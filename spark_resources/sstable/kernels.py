@@ -1,7 +1,7 @@
 """The loops of the vectorised decoder, compiled by numba.
 
 Compiled code has no bounds checks, so each index is checked against the available data before it is used. A function
-that finds broken data returns a negative number, and the readable decoder then finds the reason.
+that finds broken data returns a negative number or False, and the readable decoder then finds the reason.
 
 All compiled code and its constants are in this one file, because numba recompiles a cached function only when the
 function's own file has changed. A test compares the constants with those of `blocks`.
@@ -37,7 +37,7 @@ SLACK = 16  # extra bytes at the end of an output buffer, so that short copies m
 
 # indexes into Scratch.state
 ROWS, KEY_LENGTH, KEY_BYTES, FIRST_LENGTH, STATED_ROWS, STATED_KEY_BYTES, CONTENT, STATE = range(8)
-# indexes into the fields that `entry` finds: start and length of a text, value of a number
+# indexes into the fields that `parse_entry` finds: start and length of a text, value of a number
 ADDRESS, ADDRESS_LENGTH, TIME, TIME_LENGTH, HAS_TIME, SIZE, CHECKSUM, CHECKSUM_LENGTH, KIND, FIELDS = range(10)
 
 
@@ -119,7 +119,7 @@ def long_uvarint(data: Bytes, at: int, end: int) -> tuple[int, int]:
 
 @compiled
 def uvarint(data: Bytes, at: int, end: int) -> tuple[int, int]:
-    """Like `wire.uvarint`, but a value of 64 bits is returned as negative, and the end of an invalid one as BROKEN."""
+    """Like `wire.uvarint`, but a value from 2**63 on is returned as negative; an invalid one ends at BROKEN."""
     if at < end and data[_at(at)] < 0x80:
         return _int(data[_at(at)]), at + 1
     return long_uvarint(data, at, end)
@@ -256,7 +256,9 @@ def record(block: Bytes, at: int, end: int, known: int) -> tuple[int, int, int, 
 
 
 @compiled_with_arrays
-def handles(data: Bytes, limit: int, where: tuple[int, int], output: Ints, done: tuple[int, int]) -> tuple[int, int]:
+def add_handles(
+    data: Bytes, limit: int, where: tuple[int, int], output: Ints, done: tuple[int, int]
+) -> tuple[int, int]:
     """Add the handles of the index block at `where` to `output`; returns the new `done`, with BROKEN on an error.
 
     `done` is the number of handles so far and the end of the last block, where the next one has to begin; if the end
@@ -300,7 +302,7 @@ def data_blocks(data: Bytes, limit: int, offset: int, length: int, two_levels: b
     """Like `blocks.data_blocks`: the number of data blocks, or BROKEN, and their handles."""
     max_blocks = limit // BLOCK_TRAILER + 2  # there can't be more contiguous blocks
     blocks = np.empty((max_blocks, 2), dtype=np.int64)
-    count, end = handles(data, limit, (offset, length), blocks, (_int(0), _int(-1 if two_levels else 0)))
+    count, end = add_handles(data, limit, (offset, length), blocks, (_int(0), _int(-1 if two_levels else 0)))
     if count <= 0 or end != offset:
         return BROKEN, blocks
     if not two_levels:
@@ -308,7 +310,7 @@ def data_blocks(data: Bytes, limit: int, offset: int, length: int, two_levels: b
     parts, blocks = blocks, np.empty((max_blocks, 2), dtype=np.int64)
     total, end = _int(0), _int(0)
     for part in range(count):
-        total, end = handles(data, limit, (parts[part, 0], parts[part, 1]), blocks, (total, end))
+        total, end = add_handles(data, limit, (parts[part, 0], parts[part, 1]), blocks, (total, end))
         if total < 0:
             return BROKEN, blocks
     return (total if total > 0 and end == parts[0, 0] else BROKEN), blocks
@@ -370,9 +372,10 @@ class Scratch(NamedTuple):
 
 @compiled
 def step(scratch: Scratch, at: int, end: int, known: int) -> tuple[int, int, int]:
-    """The next record, with its key in `scratch`: the start of its value (or BROKEN), the lengths of value and key.
+    """Read the next record, and put its key into `scratch`.
 
-    `known` is the length of the previous key in this block. Both key lengths include the trailer.
+    Returns the start of its value (or BROKEN), and the lengths of its value and key. `known` is the length of the
+    previous key in this block. Both key lengths include the trailer.
     """
     block, key, first, state, _ = scratch
     shared, own, at, size = record(block, at, end, known)
@@ -391,7 +394,7 @@ def step(scratch: Scratch, at: int, end: int, known: int) -> tuple[int, int, int
 
 
 @compiled
-def entry(block: Bytes, at: int, end: int, fields: Ints) -> bool:
+def parse_entry(block: Bytes, at: int, end: int, fields: Ints) -> bool:
     """Whether the value from `at` to `end` is an entry; if so, `fields` has its fields' positions, see ADDRESS."""
     zigzag, at = uvarint(block, at, end)
     if at < 0 or zigzag < 0 or zigzag & 1 or zigzag >> 1 > end - at:
@@ -453,7 +456,7 @@ class Columns(NamedTuple):
     """Buffers for columns; those of a column that is not requested have length 0.
 
     A text column is its concatenated bytes and the offset of each text, with the total length at the end; `has_time`
-    is 1 for an entry with a time; `content` is the result of the function `content`.
+    is 1 for an entry with a time; `content` is what `write_content` writes.
     """
 
     paths: Bytes
@@ -508,7 +511,7 @@ def add_columns(scratch: Scratch, end: int, out: Columns) -> bool:
     while at < end:
         row = scratch.state[ROWS]
         at, size, known = step(scratch, at, end, known)
-        if at < 0 or not entry(scratch.block, at, at + size, fields):
+        if at < 0 or not parse_entry(scratch.block, at, at + size, fields):
             return False
         if with_content:
             to = put_part(out.content, to, scratch.key, _int(0), scratch.state[KEY_LENGTH])
@@ -534,7 +537,7 @@ def add_columns(scratch: Scratch, end: int, out: Columns) -> bool:
 
 
 @compiled
-def columns(data: Bytes, blocks: Ints, scratch: Scratch, out: Columns) -> bool:
+def fill_columns(data: Bytes, blocks: Ints, scratch: Scratch, out: Columns) -> bool:
     """Fill the columns of a range from data blocks with verified checksums; returns whether the range is valid."""
     for block in range(len(blocks)):
         offset, length = blocks[block, 0], blocks[block, 1]
@@ -545,8 +548,8 @@ def columns(data: Bytes, blocks: Ints, scratch: Scratch, out: Columns) -> bool:
 
 
 @compiled
-def content(data: Bytes, blocks: Ints, scratch: Scratch, out: Bytes) -> int:
-    """Write the records as hashed for the table's id; returns the length, or BROKEN. Otherwise like `columns`."""
+def write_content(data: Bytes, blocks: Ints, scratch: Scratch, out: Bytes) -> int:
+    """Write the records as hashed for the table's id; returns the length, or BROKEN. Otherwise like `fill_columns`."""
     to = _int(0)
     for block in range(len(blocks)):
         offset, length = blocks[block, 0], blocks[block, 1]

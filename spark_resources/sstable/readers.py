@@ -1,4 +1,4 @@
-"""Read values from a table's bytes and its name. Raise `DamagedData` for an invalid table."""
+"""Functions that read a table from its bytes, given its name. They raise `DamagedData` if it is invalid."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def _check_type(table: Table, kind: str, entity: str) -> Table:
     properties = table.properties
     if (properties.type, properties.entity) != (kind, entity):
         actual, expected = (
-            f"{pair[0]} of {pair[1] or 'objects'}" for pair in ((properties.type, properties.entity), (kind, entity))
+            f"{pair[1] or 'object'} {pair[0]}" for pair in ((properties.type, properties.entity), (kind, entity))
         )
         raise InvalidTable(f"it contains {actual}, not {expected}")
     return table

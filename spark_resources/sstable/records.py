@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from spark_resources.model import AddressType
 
-#: The columns that can be read from a range. `path` is bytes, because lakeFS accepts any. An address is protobuf text,
-#: which is UTF-8. `size` is in bytes; `last_modified` is the time written by the client or the server, null if none.
+#: The columns that can be read from a range. `path` is binary, because lakeFS accepts any bytes. An address is protobuf
+#: text, which is UTF-8. `size` is in bytes; `last_modified` is the time written by the client or server, or null.
 ENTRY_SCHEMA = pa.schema(
     [
         pa.field("path", pa.binary(), nullable=False),

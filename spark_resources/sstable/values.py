@@ -14,13 +14,13 @@ from spark_resources.sstable.wire import (
     VARINT,
     InvalidTable,
     as_uvarint,
+    bytes_field,
     fields,
-    put_bytes_field,
-    put_text_field,
-    put_varint_field,
     signed,
     text,
+    text_field,
     uvarint,
+    varint_field,
 )
 
 ENTRY_FIELDS = {1: LENGTH_DELIMITED, 2: LENGTH_DELIMITED, 3: VARINT, 4: LENGTH_DELIMITED, 5: LENGTH_DELIMITED,
@@ -62,7 +62,7 @@ def _part(stored: bytes, at: int) -> tuple[bytes, int]:
     return stored[at : at + length], at + length
 
 
-def put_value(identity: bytes, data: bytes) -> bytes:
+def encode_value(identity: bytes, data: bytes) -> bytes:
     return as_uvarint(len(identity) << 1) + identity + as_uvarint(len(data) << 1) + data
 
 
@@ -119,18 +119,16 @@ def _time(data: bytes, what: str) -> datetime:
     return _EPOCH + timedelta(microseconds=_micros(data, what))
 
 
-def _put_time(number: int, time: datetime) -> bytes:
+def _time_field(number: int, time: datetime) -> bytes:
     micros = (time - _EPOCH) // timedelta(microseconds=1)
     seconds, rest = divmod(micros, 1_000_000)
-    return put_bytes_field(number, put_varint_field(1, seconds) + put_varint_field(2, rest * 1000))
+    return bytes_field(number, varint_field(1, seconds) + varint_field(2, rest * 1000))
 
 
-def _put_map(number: int, pairs: Mapping[str, str]) -> bytes:
+def _map_field(number: int, pairs: Mapping[str, str]) -> bytes:
     """A map field, in byte order of the keys; both parts of a pair are always written."""
     in_order = sorted((key.encode(), value.encode()) for key, value in pairs.items())
-    return b"".join(
-        put_bytes_field(number, put_bytes_field(1, key) + put_bytes_field(2, value)) for key, value in in_order
-    )
+    return b"".join(bytes_field(number, bytes_field(1, key) + bytes_field(2, value)) for key, value in in_order)
 
 
 # --- entries --------------------------------------------------------------------------------------------------------
@@ -176,17 +174,17 @@ class EntryMessage:
         )
 
 
-def put_entry(entry: Entry) -> bytes:
+def encode_entry(entry: Entry) -> bytes:
     """The protobuf message of an entry, with its fields in the server's order."""
     return b"".join(
         [
-            put_text_field(1, entry.address),
-            b"" if entry.last_modified is None else _put_time(2, entry.last_modified),
-            put_varint_field(3, entry.size),
-            put_text_field(4, entry.checksum),
-            _put_map(5, entry.metadata),
-            put_varint_field(6, entry.address_type),
-            put_text_field(7, entry.content_type),
+            text_field(1, entry.address),
+            b"" if entry.last_modified is None else _time_field(2, entry.last_modified),
+            varint_field(3, entry.size),
+            text_field(4, entry.checksum),
+            _map_field(5, entry.metadata),
+            varint_field(6, entry.address_type),
+            text_field(7, entry.content_type),
         ]
     )
 
@@ -208,16 +206,16 @@ def range_ref(record: Record) -> RangeRef:
     return RangeRef(range_id, message.bytes(1), message.bytes(2), message.number(3), message.number(4))
 
 
-def put_range_ref(ref: RangeRef) -> Record:
+def encode_range_ref(ref: RangeRef) -> Record:
     data = b"".join(
         [
-            put_bytes_field(1, ref.min_key) if ref.min_key else b"",
-            put_bytes_field(2, ref.max_key) if ref.max_key else b"",
-            put_varint_field(3, ref.estimated_size),
-            put_varint_field(4, ref.count),
+            bytes_field(1, ref.min_key) if ref.min_key else b"",
+            bytes_field(2, ref.max_key) if ref.max_key else b"",
+            varint_field(3, ref.estimated_size),
+            varint_field(4, ref.count),
         ]
     )
-    return Record(ref.max_key, put_value(ref.id.encode(), data))
+    return Record(ref.max_key, encode_value(ref.id.encode(), data))
 
 
 # --- refs dumps -----------------------------------------------------------------------------------------------------
@@ -249,21 +247,21 @@ def commit(record: Record) -> Commit:
     )
 
 
-def put_commit(commit: Commit) -> Record:
+def encode_commit(commit: Commit) -> Record:
     data = b"".join(
         [
-            put_text_field(1, commit.id),
-            put_text_field(2, commit.committer),
-            put_text_field(3, commit.message),
-            _put_time(4, commit.created),
-            put_text_field(5, commit.metarange_id),
-            _put_map(6, commit.metadata),
-            *(put_bytes_field(7, parent.encode()) for parent in commit.parents),
-            put_varint_field(8, commit.version),
-            put_varint_field(9, commit.generation),
+            text_field(1, commit.id),
+            text_field(2, commit.committer),
+            text_field(3, commit.message),
+            _time_field(4, commit.created),
+            text_field(5, commit.metarange_id),
+            _map_field(6, commit.metadata),
+            *(bytes_field(7, parent.encode()) for parent in commit.parents),
+            varint_field(8, commit.version),
+            varint_field(9, commit.generation),
         ]
     )
-    return Record(commit.id.encode(), put_value(commit.id.encode(), data))
+    return Record(commit.id.encode(), encode_value(commit.id.encode(), data))
 
 
 def branch(record: Record) -> Branch:
@@ -272,17 +270,17 @@ def branch(record: Record) -> Branch:
     return Branch(message.text(1), message.text(2), message.text(3), message.texts(4), bool(message.number(5)))
 
 
-def put_branch(branch: Branch) -> Record:
+def encode_branch(branch: Branch) -> Record:
     data = b"".join(
         [
-            put_text_field(1, branch.id),
-            put_text_field(2, branch.commit_id),
-            put_text_field(3, branch.staging_token),
-            *(put_bytes_field(4, token.encode()) for token in branch.sealed_tokens),
-            put_varint_field(5, int(branch.hidden)),
+            text_field(1, branch.id),
+            text_field(2, branch.commit_id),
+            text_field(3, branch.staging_token),
+            *(bytes_field(4, token.encode()) for token in branch.sealed_tokens),
+            varint_field(5, int(branch.hidden)),
         ]
     )
-    return Record(branch.id.encode(), put_value(branch.commit_id.encode(), data))
+    return Record(branch.id.encode(), encode_value(branch.commit_id.encode(), data))
 
 
 def tag(record: Record) -> Tag:
@@ -291,6 +289,6 @@ def tag(record: Record) -> Tag:
     return Tag(message.text(1), message.text(2))
 
 
-def put_tag(tag: Tag) -> Record:
-    data = put_text_field(1, tag.id) + put_text_field(2, tag.commit_id)
-    return Record(tag.id.encode(), put_value(tag.commit_id.encode(), data))
+def encode_tag(tag: Tag) -> Record:
+    data = text_field(1, tag.id) + text_field(2, tag.commit_id)
+    return Record(tag.id.encode(), encode_value(tag.commit_id.encode(), data))

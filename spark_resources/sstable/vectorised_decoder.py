@@ -73,7 +73,7 @@ class VectorisedDecoder:
             has_time=np.empty(rows * requested["last_modified"], dtype=np.uint8),
             content=self._buffer(blocks.content_size * content),
         )
-        if not kernels.columns(blocks.data, blocks.handles, blocks.scratch, output):
+        if not kernels.fill_columns(blocks.data, blocks.handles, blocks.scratch, output):
             raise Unreadable
         blocks.check_totals()
         schema = pa.schema([ENTRY_SCHEMA.field(column) for column in columns])
@@ -83,7 +83,7 @@ class VectorisedDecoder:
     def attempt_content(self, table: Table) -> bytes:
         blocks = _Blocks(table)
         text = self._buffer(blocks.content_size)
-        length = kernels.content(blocks.data, blocks.handles, blocks.scratch, text)
+        length = kernels.write_content(blocks.data, blocks.handles, blocks.scratch, text)
         if length < 0:
             raise Unreadable
         blocks.check_totals()

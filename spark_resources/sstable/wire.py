@@ -96,14 +96,14 @@ def fields(message: bytes, kinds: dict[int, int], what: str) -> Iterator[tuple[i
         at += value
 
 
-def put_varint_field(number: int, value: int) -> bytes:
+def varint_field(number: int, value: int) -> bytes:
     """A varint field as protobuf 3 writes it. The default value is not written at all."""
     return b"" if value == 0 else as_uvarint(number << 3 | VARINT) + as_uvarint(unsigned(value))
 
 
-def put_bytes_field(number: int, value: bytes) -> bytes:
+def bytes_field(number: int, value: bytes) -> bytes:
     return as_uvarint(number << 3 | LENGTH_DELIMITED) + as_uvarint(len(value)) + value
 
 
-def put_text_field(number: int, value: str) -> bytes:
-    return b"" if value == "" else put_bytes_field(number, value.encode("utf-8"))
+def text_field(number: int, value: str) -> bytes:
+    return b"" if value == "" else bytes_field(number, value.encode("utf-8"))

@@ -29,13 +29,20 @@ from spark_resources.sstable.blocks import (
     TWO_LEVELS,
     VERSION,
     Handle,
+    encode_handle,
     masked_crc,
-    put_handle,
 )
 from spark_resources.sstable.content_ids import content_id, entry_identity, record_content
 from spark_resources.sstable.records import Branch, Dump, Entry, RangeRef, Record, Tag, WrittenTable
 from spark_resources.sstable.schemas import DUMP_SCHEMAS
-from spark_resources.sstable.values import put_branch, put_commit, put_entry, put_range_ref, put_tag, put_value
+from spark_resources.sstable.values import (
+    encode_branch,
+    encode_commit,
+    encode_entry,
+    encode_range_ref,
+    encode_tag,
+    encode_value,
+)
 from spark_resources.sstable.wire import as_uvarint
 
 _T = TypeVar("_T")
@@ -78,28 +85,28 @@ _FIXED_PROPERTIES = {
 
 def write_range(entries: Sequence[Entry]) -> WrittenTable:
     """A range of entries ordered by path, byte by byte. Raises `WrongUsage` for another order."""
-    records = [Record(entry.path, put_value(entry_identity(entry), put_entry(entry))) for entry in entries]
+    records = [Record(entry.path, encode_value(entry_identity(entry), encode_entry(entry))) for entry in entries]
     return write_table(records, {"type": "ranges"})
 
 
 def write_metarange(ranges: Sequence[RangeRef]) -> WrittenTable:
     """A metarange of ranges in the order of their keys. Raises `WrongUsage` for another order."""
-    return write_table([put_range_ref(ref) for ref in ranges], {"type": "metaranges"})
+    return write_table([encode_range_ref(ref) for ref in ranges], {"type": "metaranges"})
 
 
 def write_commits(commits: Iterable[Commit]) -> Dump:
     """A dump of commits, in any order."""
-    return _write_dump("commit", commits, put_commit)
+    return _write_dump("commit", commits, encode_commit)
 
 
 def write_branches(branches: Iterable[Branch]) -> Dump:
     """A dump of branches, in any order."""
-    return _write_dump("branch", branches, put_branch)
+    return _write_dump("branch", branches, encode_branch)
 
 
 def write_tags(tags: Iterable[Tag]) -> Dump:
     """A dump of tags, in any order."""
-    return _write_dump("tag", tags, put_tag)
+    return _write_dump("tag", tags, encode_tag)
 
 
 def _write_dump(entity: str, values: Iterable[_T], put: Callable[[_T], Record]) -> Dump:
@@ -111,7 +118,7 @@ def _write_dump(entity: str, values: Iterable[_T], put: Callable[[_T], Record]) 
     if records:
         builder = TableBuilder(records, {"type": "ranges", **user})
         tables[builder.id] = builder.finish()
-        refs.append(put_range_ref(builder.ref()))
+        refs.append(encode_range_ref(builder.ref()))
     top = write_table(refs, {"type": "metaranges", **user})
     return Dump(top.id, {**tables, top.id: top.data})
 
@@ -187,8 +194,10 @@ class TableBuilder:
         for name, value in sorted((name.encode(), value) for name, value in properties.items()):
             block.add(name, value)
         metaindex = BlockBuilder(_EVERY_RECORD)
-        metaindex.add(b"rocksdb.properties", put_handle(self._write_block(block.contents(), _uncompressed)))
-        handles = put_handle(self._write_block(metaindex.contents(), _uncompressed)) + put_handle(self._index_handle)
+        metaindex.add(b"rocksdb.properties", encode_handle(self._write_block(block.contents(), _uncompressed)))
+        handles = encode_handle(self._write_block(metaindex.contents(), _uncompressed)) + encode_handle(
+            self._index_handle
+        )
         footer = bytes([CRC32C]) + handles.ljust(HANDLES_LENGTH, b"\x00") + struct.pack("<I", VERSION) + MAGIC
         if len(footer) != FOOTER_LENGTH:
             raise AssertionError(f"a footer of {len(footer)} bytes")
@@ -212,7 +221,7 @@ class TableBuilder:
         if self._index.is_full_for(len(separator), _HANDLE_ESTIMATE):
             self._full_indexes.append(self._index)
             self._index = BlockBuilder(_EVERY_RECORD)
-        self._index.add(separator, put_handle(handle))
+        self._index.add(separator, encode_handle(handle))
 
     def _write_index(self) -> dict[str, bytes]:
         """Write the index, in one level or two; returns the properties that describe it."""
@@ -226,7 +235,7 @@ class TableBuilder:
         if self._full_indexes:
             top = BlockBuilder(_EVERY_RECORD)
             for part in parts:
-                top.add(part.last_key, put_handle(self._write_block(part.contents(), _compressed_if_smaller)))
+                top.add(part.last_key, encode_handle(self._write_block(part.contents(), _compressed_if_smaller)))
             properties["rocksdb.block.based.table.index.type"] = struct.pack("<I", TWO_LEVELS)
             properties["rocksdb.index.partitions"] = as_uvarint(len(parts))
             properties["rocksdb.top-level.index.size"] = as_uvarint(top.size)
@@ -298,7 +307,7 @@ def _successor(last_key: bytes) -> bytes:
 
 
 def _increment(key: bytes, at: int) -> bytes:
-    """The key up to its first byte from `at` on that isn't 0xFF, with that byte incremented and a separator's trailer.
+    """The key through its first byte from `at` on that isn't 0xFF, that byte incremented, and a separator's trailer.
 
     Empty if there is no such byte.
     """

@@ -65,7 +65,10 @@ def endpoint_to_probe(namespace: Namespace, settings: StoreSettings) -> str | No
 
 
 def _local_folder(namespace: Namespace, settings: StoreSettings) -> tuple[str, str]:
-    """The local adapter's configured path, and the namespace's folder within it (formats §4)."""
+    """The local adapter's configured path, and the namespace's folder within it (formats §4).
+
+    Raises `WrongUsage` if no path is configured or the namespace is outside it.
+    """
     configured = settings.local_path
     if not configured:
         raise WrongUsage(

@@ -28,7 +28,7 @@ class Changed(Unavailable):
 
 
 PARSE_ERRORS = (ValueError, TypeError, RecursionError)
-"""Errors that clients raise for a response they can't parse, e.g. an invalid time; stores raise `Unavailable`."""
+"""Errors that clients raise for a response they can't parse, e.g. an invalid time; stores then raise `Unavailable`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ NOT_SENT = "NotSent"
 class DeleteResult:
     """The outcome for one key of `delete_many`. `code` and `message` are the store's own, empty on success.
 
-    `transient` marks a failure that a retry may resolve; if the response was lost, the key may even be deleted already.
+    `transient` marks a failure that a retry may resolve; if the response was lost, the key may already be deleted.
     """
 
     key: str
@@ -103,9 +103,9 @@ class Capabilities:
     whether pages list keys in byte order, and `conditional_writes` whether `write_if_absent` and `replace_if_unchanged`
     are atomic. `reports_missing_deletes` says whether deletes of missing keys are reported as `ALREADY_GONE`.
     `delete_batch` is the maximum number of keys in one request. `time_resolution` is the granularity of `modified`: the
-    true time is within [modified, modified + granularity). `md5_etags` says that the ETag of a plain upload is known to
-    be the MD5 of its content, as on AWS or according to a probe. `ramp` is the initial rate in keys per second if the
-    load on a bucket has to be increased gradually; None for a store that simply throttles.
+    true time is within [modified, modified + granularity). `md5_etags` says whether the ETag of a plain upload is known
+    to be the MD5 of its content, as on AWS or according to a probe. `ramp` is the initial rate in keys per second if
+    the load on a bucket has to be increased gradually; None for a store that simply throttles.
     """
 
     byte_order: bool = True
@@ -172,14 +172,15 @@ class Store(Protocol):
         ...
 
     def write_if_absent(self, key: str, data: bytes) -> str:
-        """Write, or raise `AlreadyExists` if the key exists. Atomic if `capabilities.conditional_writes`."""
+        """Like `write`, but raises `AlreadyExists` if the key exists. Atomic if `capabilities.conditional_writes`."""
         ...
 
     def read_with_tag(self, key: str) -> tuple[bytes, str]: ...
 
     def replace_if_unchanged(self, key: str, data: bytes, tag: str) -> str:
-        """Replace the object, or raise `Changed` if `tag` doesn't match. Atomic if `capabilities.conditional_writes`.
+        """Replace the object; returns its new tag. Raises `Changed` if `tag` doesn't match or the object is gone.
 
+        Atomic if `capabilities.conditional_writes`.
         A tag may depend on the content alone, so include something in `data` that never repeats (a counter, a time, a
         holder): otherwise writing earlier bytes again restores their tag. If the response to a conditional write is
         lost, the retry reads the object and treats identical bytes as its own write.
@@ -201,7 +202,7 @@ class Store(Protocol):
     def delete_many(self, keys: Iterable[str]) -> list[DeleteResult]:
         """Delete keys in batches; exactly one result per key, in the given order. Never raises for a single key.
 
-        Requests are not retried: a caller that deletes users' objects has to check each object again first.
+        Requests are not retried: before a retry, a caller that deletes users' objects has to check each object again.
         """
         ...
 

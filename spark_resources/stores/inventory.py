@@ -168,7 +168,10 @@ def _inventory_of_manifest(place: Place, key: str, location: str) -> Inventory:
 
 
 def _inventory_files(store: Store, key: str) -> list[tuple[InventoryFile, int, str]]:
-    """The file at this key, or else those in the folder of that name, each with its size and its checksum or time."""
+    """The inventory file at this key, or else all in the folder of that name, each with size and checksum or time.
+
+    Files without one of the EXTENSIONS are left out.
+    """
     prefix = key if key.endswith("/") or not key else f"{key}/"
     exact = [listed for page in store.pages(key) for listed in page.objects if listed.key == key]
     objects = exact or [listed for page in store.pages(prefix) for listed in page.objects]

@@ -47,7 +47,7 @@ class Part:
     up_to: str | None = None
 
 
-def can_be_split(store: Store) -> bool:
+def can_split_listings(store: Store) -> bool:
     """Whether listing key ranges in parallel is possible and pays off; a local folder isn't listed any faster."""
     return store.capabilities.byte_order and not isinstance(store, LocalStore)
 
@@ -67,7 +67,7 @@ def pages_of_parts(
     counted twice. Raises `Unavailable` if parts were split and the store does not list in byte order after all, and
     `WrongUsage` for a part with bounds on a store that is known not to list in byte order.
     """
-    ordered, may_split = store.capabilities.byte_order, can_be_split(store)
+    ordered, may_split = store.capabilities.byte_order, can_split_listings(store)
     if not ordered and any(part.after is not None or part.up_to is not None for part in parts):
         raise WrongUsage(
             f"{store.where} doesn't list keys in byte order, so key ranges can't be listed. List whole folders."
@@ -157,7 +157,10 @@ class _Walk:
         return not len(keys) or self.cursor is None or _is_after(keys[0].as_py(), self.cursor)
 
     def _end_of_current_subfolder(self, page: ArrowPage) -> str | None:
-        """The end of the subfolder with the page's last key, where a flat listing resumes; None without a subfolder."""
+        """The end of the subfolder with the page's last key, where a flat listing resumes.
+
+        None if the listing isn't flat or that key is in no subfolder.
+        """
         if not self.part.flat or not len(page.objects):
             return None
         last: str = page.objects.column(0)[-1].as_py()
@@ -165,7 +168,10 @@ class _Walk:
         return resume_after if resume_after is not None and _is_after(resume_after, last) else None
 
     def split(self) -> _Walk | None:
-        """Move the second half of the remaining range to a new walk, and return that; None if it is too short."""
+        """Move the second half of the remaining range to a new walk, and return that walk.
+
+        None if the remaining range is too short or has no known start yet.
+        """
         if self.cursor is None:
             return None
         middle = key_between(self.cursor, self.up_to, len(self.part.folder))
@@ -178,7 +184,7 @@ class _Walk:
 
 def _out_of_order(folder: str) -> Unavailable:
     return Unavailable(
-        f"the listing of {folder!r} doesn't return keys in byte order, unlike this store's earlier listings, so parts "
+        f"the listing of {folder!r} doesn't return keys in byte order, unlike this store's earlier listings, so keys "
         "may be missing. Try again. If the error persists, the store's behavior has changed since lakegc probed it."
     )
 
@@ -222,10 +228,10 @@ def _printable(code: int, above: int) -> int:
 def split_part(store: Store, part: Part, *, count: int, page_size: int = _PAGE_SIZE) -> list[Part]:
     """Up to `count` ranges that contain keys and together cover the part.
 
-    Only the part itself if it is short or `can_be_split` is False. Takes a few small requests per range. Raises as
-    `Store.pages` does.
+    Only the part itself if it is short or `can_split_listings` is False. Takes a few small requests per range.
+    Raises as `Store.pages` does.
     """
-    if not can_be_split(store) or (first := _last_key_of_full_page(store, part, page_size)) is None:
+    if not can_split_listings(store) or (first := _last_key_of_full_page(store, part, page_size)) is None:
         return [part]
     boundaries: list[str] = []
     gaps: deque[tuple[str, str | None]] = deque([(first, part.up_to)])
@@ -247,7 +253,7 @@ def split_part(store: Store, part: Part, *, count: int, page_size: int = _PAGE_S
 
 
 def all_fit_in_one_page(store: Store, parts: Sequence[Part]) -> bool:
-    """Whether each part has at most one page. Parts are listed in parallel. Raises as `Store.pages` does."""
+    """Whether each part, without its bounds, has at most one page. Lists in parallel; raises as `Store.pages` does."""
 
     def fits_in_one_page(part: Part) -> bool:
         pages = arrow_pages(store, part.folder, delimiter="/" if part.flat else None, page_size=_PAGE_SIZE)

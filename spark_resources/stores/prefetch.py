@@ -28,9 +28,9 @@ def prefetch(
     """Yield each item with what `fetch` returns for it, in order, while up to `ahead` more are fetched in the
     background.
 
-    Fewer are fetched ahead if the results are large: as many as fit into MAX_BYTES_AHEAD if each is as large as the
-    largest so far, and at least `expected_size` if that is known; but never fewer than ALWAYS_AHEAD. `size_of` is the
-    size of a result in bytes. Raises the errors of `fetch` at the item's turn.
+    Fewer are fetched ahead if the results are large: as many as fit into MAX_BYTES_AHEAD, assuming that each is as
+    large as the largest so far (or as `expected_size`, if that is given and larger); but never fewer than ALWAYS_AHEAD,
+    unless `ahead` is. `size_of` returns the size of a result in bytes. Raises the errors of `fetch` at the item's turn.
     """
     largest, seen = expected_size, 1 if expected_size == UNKNOWN_SIZE else expected_size
     source, pending = iter(items), deque[tuple[_Item, Future[_Fetched]]]()

@@ -198,7 +198,7 @@ def retry_after_s(headers: Mapping[str, str]) -> float:
 
 
 def redirect_target(location: str) -> str:
-    """The target of a redirect without its query, which may contain secrets of a login page."""
+    """The target of a redirect, as text without user and query, which may contain secrets, e.g. of a login page."""
     parts = urlsplit(location)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", "")) or "an unknown location"
 

@@ -89,9 +89,9 @@ class Streams(Protocol):
     def copy(self, source: Streams, original: StoredObject, key: str) -> WrittenObject:
         """Copy an object on the same server with its headers and metadata, provided it is still `original`.
 
-        Raises `AlreadyExists` if the key exists (`copy_never_replaces` tests whether that check is atomic), and
-        `Changed` or `NotFound` if the source was replaced or is gone. The result's `checksums` has the one that the
-        store reports for the copy.
+        Raises `AlreadyExists` if the key exists (`copy_never_replaces` tests whether the store checks that), and
+        `Changed` or `NotFound` if the source was replaced or is gone. The result's `checksums` contains the one that
+        the store reports for the copy, if any.
         """
         ...
 
@@ -225,7 +225,7 @@ def header_metadata(values: Mapping[str, str], names: re.Pattern[str]) -> dict[s
 
 def copy_never_replaces(streams: Streams, store: Store, scratch: str, properties: ObjectProperties) -> bool:
     """Whether a server-side copy never replaces an existing object: tested with two files under the prefix `scratch`,
-    which are deleted afterwards. Also False if the test fails."""
+    which are deleted afterwards. Also False if the test fails. Only the time in `properties` is used."""
     one, two = f"{scratch}one", f"{scratch}two"
     try:
         for key, data in ((one, b"one"), (two, b"two")):
@@ -242,6 +242,7 @@ def copy_never_replaces(streams: Streams, store: Store, scratch: str, properties
 
 
 def properties_for_data(data: bytes, properties: ObjectProperties) -> ObjectProperties:
+    """The properties of a new object with this content; only its time is taken from `properties`."""
     return ObjectProperties(len(data), properties.modified, None, "")
 
 

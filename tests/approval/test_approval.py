@@ -561,7 +561,7 @@ def test_an_approval_interrupted_after_writing_the_record_does_not_count(
     lake.add_mark()
     lake.add_mark(mark_id="m2")
     with monkeypatch.context() as patch:
-        patch.setattr(approve, "write_named", fail_as_unavailable)
+        patch.setattr(approve, "write_recorded_approval", fail_as_unavailable)
         for name in ("m1", "m2"):
             with pytest.raises(Unavailable):
                 lake.approve(name)
@@ -688,16 +688,16 @@ def test_if_a_sweep_and_a_revocation_race_the_second_is_refused(lake: Lake) -> N
 def test_a_slow_approval_does_not_overwrite_a_later_one(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """An approval is interrupted between its two writes; meanwhile it is revoked and somebody else approves."""
     lake.add_mark()
-    written = approve.write_named
+    written = approve.write_recorded_approval
     later: list[Approval] = []
 
     def interrupted(mark: Mark, given: Approval) -> None:
-        monkeypatch.setattr(approve, "write_named", written)
+        monkeypatch.setattr(approve, "write_recorded_approval", written)
         lake.revoke()
         later.append(lake.approve(who="Grace"))
         written(mark, given)
 
-    monkeypatch.setattr(approve, "write_named", interrupted)
+    monkeypatch.setattr(approve, "write_recorded_approval", interrupted)
     with pytest.raises(Refused, match="was revoked"):
         lake.approve()
     assert [lake.approval()] == later

@@ -11,7 +11,7 @@ import pytest
 
 from lakegc_assets.approval import approve
 from lakegc_assets.approval.preconditions import StoppedByBrakes
-from lakegc_assets.approval.proposals import propose, state_of_foreign_approval
+from lakegc_assets.approval.proposals import propose, status_of_foreign_approval
 from spark_resources.errors import DamagedData, LakegcError, Refused, WrongUsage
 from spark_resources.mark_store.approval import ApprovalStatus, approval_key
 from spark_resources.mark_store.foreign_layouts import ReferenceMark
@@ -84,8 +84,8 @@ def test_a_foreign_mark_of_each_layout_can_be_approved_verified_shown_and_revoke
     assert [row["state"].endswith(", approved") for row in listed] == [True]
     assert (reviewed.code, layout in reviewed.out) == (0, True), reviewed.err
     assert own_marks(lake.place) == frozenset()
-    assert state_of_foreign_approval(lake.place, foreign_mark(lake), now=lake.now) is ApprovalStatus.APPROVED
-    assert state_of_foreign_approval(lake.place, foreign_mark(lake), now=approval.until) is ApprovalStatus.EXPIRED
+    assert status_of_foreign_approval(lake.place, foreign_mark(lake), now=lake.now) is ApprovalStatus.APPROVED
+    assert status_of_foreign_approval(lake.place, foreign_mark(lake), now=approval.until) is ApprovalStatus.EXPIRED
     with pytest.raises(Refused, match="was approved until"):
         verify(lake, now=approval.until)
     lake.revoke("t1")
@@ -253,5 +253,5 @@ def test_an_unreadable_approval_of_a_foreign_mark_does_not_count(lake: Lake) -> 
 
     with pytest.raises(DamagedData, match="is not a valid approval"):
         approve.valid_approval(lake.proposal("t1"), now=lake.now)
-    assert state_of_foreign_approval(lake.place, foreign_mark(lake), now=lake.now) is ApprovalStatus.NONE
+    assert status_of_foreign_approval(lake.place, foreign_mark(lake), now=lake.now) is ApprovalStatus.NONE
     assert lake.approve("t1", **later(lake)) == lake.approval("t1")

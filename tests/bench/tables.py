@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import numpy as np
 
 from spark_resources.sstable import Entry, RangeRef, Record, WrittenTable, entry_identity, range_ref, write_table
-from spark_resources.sstable.values import put_entry, put_value
+from spark_resources.sstable.values import encode_entry, encode_value
 from tests.bench import names
 from tests.bench.history import History
 from tests.bench.names import Bytes, Numbers
@@ -36,7 +36,7 @@ class _Template:
     @classmethod
     def made(cls) -> _Template:
         entry = _entry(b"", "a" * names.ADDRESS, names.LEAST_SIZE, "b" * 32)
-        value = put_value(entry_identity(entry), put_entry(entry))
+        value = encode_value(entry_identity(entry), encode_entry(entry))
         size = bytes([0x80] * (_SIZE_BYTES - 1) + [names.LEAST_SIZE >> 28])
         head = b"\x02\x08" + names.LEAST_SIZE.to_bytes(8, "big") + b"\x01\x02\x08" + (32).to_bytes(8, "big") + b"b" * 32
         text = _CONTENT_TYPE.encode()
@@ -76,7 +76,7 @@ def values(history: History, objects: Numbers) -> list[bytes]:
     encoded = _TEMPLATE.values(addresses, names.sizes(objects), checksums)
     for place in np.flatnonzero(history.sizes(objects) == 0).tolist():  # few: empty objects are encoded differently
         entry = _entry(b"", addresses[place].tobytes().decode(), 0, checksums[place].tobytes().decode())
-        encoded[place] = put_value(entry_identity(entry), put_entry(entry))
+        encoded[place] = encode_value(entry_identity(entry), encode_entry(entry))
     return encoded
 
 

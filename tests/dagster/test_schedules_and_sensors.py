@@ -251,7 +251,7 @@ def test_the_sensor_marks_a_new_repository_once(night: Night) -> None:
     newer, _, cursor = night.evaluate_sensor(cursor)
 
     assert repositories(requests) == {"lake-a", "lake-b", "lake-c"}
-    assert (later, skipped) == ([], "3 repositories, none of them new.")
+    assert (later, skipped) == ([], "No new repositories among the 3 selected.")
     assert repositories(newer) == {"lake-d"}
     assert night.partitions() == {request.partition_key for request in [*requests, *newer]}
     assert len(json.loads(cursor)) == 4

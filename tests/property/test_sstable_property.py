@@ -24,8 +24,8 @@ from spark_resources.sstable import (
 from spark_resources.sstable.blocks import FOOTER_LENGTH, SET_TRAILER, Handle
 from spark_resources.sstable.decoders import decoders
 from spark_resources.sstable.records import Record
-from spark_resources.sstable.values import put_value
-from spark_resources.sstable.wire import as_uvarint, put_bytes_field, put_varint_field
+from spark_resources.sstable.values import encode_value
+from spark_resources.sstable.wire import as_uvarint, bytes_field, varint_field
 from spark_resources.sstable.writer import _separator, _successor
 from tests.support.sstable_cases import (
     SNAPPY,
@@ -118,7 +118,7 @@ def test_a_table_has_the_same_id_and_rows_in_any_order_of_its_blocks(
     paths: list[bytes], step: int, parts: int, gap: int, data: st.DataObject
 ) -> None:
     """Rows are in path order."""
-    records = [(path, put_value(b"", message(b"data/" + path.hex().encode()))) for path in paths]
+    records = [(path, encode_value(b"", message(b"data/" + path.hex().encode()))) for path in paths]
     blocks = [data_block(*records[at : at + step]) for at in range(0, len(records), step)]
     order = data.draw(st.permutations(range(len(blocks) + parts + 3)))
     table = rearranged(blocks, order, parts=parts, gap=gap)
@@ -143,10 +143,10 @@ def test_decoders_agree_on_any_records(records: list[tuple[bytes, bytes]]) -> No
 
 _SMALL = st.integers(0, 300) | st.integers(0, 2**64 - 1) | st.integers(-3, 3).map(lambda n: n % 2**64)
 _FIELDS = st.one_of(
-    st.builds(put_bytes_field, st.integers(0, 9), st.binary(max_size=12) | _TEXT.map(str.encode)),
+    st.builds(bytes_field, st.integers(0, 9), st.binary(max_size=12) | _TEXT.map(str.encode)),
     st.builds(lambda number, value: as_uvarint(number << 3) + as_uvarint(value), st.integers(0, 9), _SMALL),
     st.builds(
-        lambda seconds, nanos: put_bytes_field(2, put_varint_field(1, seconds) + put_varint_field(2, nanos)),
+        lambda seconds, nanos: bytes_field(2, varint_field(1, seconds) + varint_field(2, nanos)),
         st.integers(-62135596801, 253402300800),
         st.integers(-1, 1_000_000_000),
     ),
@@ -158,9 +158,9 @@ _FIELDS = st.one_of(
 @settings(deadline=None, max_examples=400)
 def test_decoders_agree_on_any_message(fields: list[bytes], behind: bytes, lie: int) -> None:
     """An entry of known and unknown fields, in any order and cut anywhere, is valid for all decoders or for none."""
-    message = put_bytes_field(1, b"data/x") + b"".join(fields)
+    message = bytes_field(1, b"data/x") + b"".join(fields)
     stored = (
-        put_value(b"identity", message) if lie == 0 else as_uvarint(2) + b"i" + as_uvarint((len(message) + lie) * 2)
+        encode_value(b"identity", message) if lie == 0 else as_uvarint(2) + b"i" + as_uvarint((len(message) + lie) * 2)
     )
     assert_decoders_agree(assemble([data_block((b"a", stored + behind if lie == 0 else stored + message))]))
 
@@ -179,7 +179,7 @@ def test_decoders_agree_on_any_block(records: Any, restarts: list[int], behind: 
         stored = key + (SET_TRAILER if trailed else b"")
         body += as_uvarint(shared % 3) + as_uvarint(len(stored) if unshared % 4 else unshared)
         body += as_uvarint(len(content) if length % 4 else length) + stored + content
-    good = data_block((b"a", put_value(b"", put_bytes_field(1, b"x"))))
+    good = data_block((b"a", encode_value(b"", bytes_field(1, b"x"))))
     assert_decoders_agree(assemble([raw_block(body + behind, restarts)], like=[good]))
 
 
@@ -191,7 +191,7 @@ def test_decoders_agree_on_any_block(records: Any, restarts: list[int], behind: 
 @settings(deadline=None, max_examples=300)
 def test_decoders_agree_on_any_compression(elements: list[tuple[int, bytes]], lie: int, base: int) -> None:
     """Snappy's elements in any order are decompressed alike, or refused; no other memory is touched."""
-    good = data_block(*((b"%04d" % n, put_value(b"", put_bytes_field(1, b"data/%d" % n))) for n in range(base // 20)))
+    good = data_block(*((b"%04d" % n, encode_value(b"", bytes_field(1, b"data/%d" % n))) for n in range(base // 20)))
     stream = b"\xf4" + (len(good) - 1).to_bytes(2, "little") + good
     for tag, rest in elements:
         stream = bytes([tag]) + rest + stream if lie else stream + bytes([tag]) + rest

@@ -15,7 +15,7 @@ from spark_resources.errors import Unavailable, WrongUsage
 from spark_resources.stores import Store
 from spark_resources.stores.arrow_pages import LISTED, arrow_pages, to_record_batch
 from spark_resources.stores.base import Page
-from spark_resources.stores.parallel_listing import Part, can_be_split, key_between, pages_of_parts, split_part
+from spark_resources.stores.parallel_listing import Part, can_split_listings, key_between, pages_of_parts, split_part
 from tests.support.store_providers import Provider, all_keys, write_all
 
 NAMES = [
@@ -129,7 +129,7 @@ def test_a_large_folder_is_split_into_about_the_requested_number_of_ranges(split
 
     for part in (Part(""), Part("", flat=True), Part("data/")):
         parts = split_part(splittable_store, part, count=6, page_size=10)
-        if not can_be_split(splittable_store):
+        if not can_split_listings(splittable_store):
             assert parts == [part]
             continue
 

@@ -21,14 +21,14 @@ from spark_resources.sstable.blocks import (
     Handle,
     block_records,
     data_blocks,
+    encode_handle,
     masked_crc,
     open_table,
     parse_handle,
-    put_handle,
     read_block,
 )
-from spark_resources.sstable.values import put_value
-from spark_resources.sstable.wire import as_uvarint, put_bytes_field, put_varint_field
+from spark_resources.sstable.values import encode_value
+from spark_resources.sstable.wire import as_uvarint, bytes_field, varint_field
 from spark_resources.sstable.writer import BlockBuilder
 
 PLAIN, SNAPPY = 0, 1
@@ -119,7 +119,7 @@ def own_properties(blocks: Sequence[bytes]) -> dict[str, bytes]:
 
 
 def index_block(handles: Sequence[Handle]) -> bytes:
-    return block(*((b"%08d" % number, put_handle(handle)) for number, handle in enumerate(handles)), interval=1)
+    return block(*((b"%08d" % number, encode_handle(handle)) for number, handle in enumerate(handles)), interval=1)
 
 
 def assemble(
@@ -180,21 +180,21 @@ def rearranged(blocks: Sequence[bytes], order: Sequence[int], *, parts: int = 0,
 
 
 def metaindex_of(properties: Handle) -> bytes:
-    return block((b"rocksdb.properties", put_handle(properties)), interval=1)
+    return block((b"rocksdb.properties", encode_handle(properties)), interval=1)
 
 
 def footer_of(meta: Handle, top: Handle, *, kind: int = 1, version: int = 2, magic: bytes = MAGIC) -> bytes:
-    handles = (put_handle(meta) + put_handle(top)).ljust(40, b"\x00")
+    handles = (encode_handle(meta) + encode_handle(top)).ljust(40, b"\x00")
     return bytes([kind]) + handles + struct.pack("<I", version) + magic
 
 
 def message(address: bytes = b"data/a", *more: bytes, kind: int = 1) -> bytes:
     """An entry's protobuf message, with additional fields at its end."""
-    return put_bytes_field(1, address) + put_varint_field(6, kind) + b"".join(more)
+    return bytes_field(1, address) + varint_field(6, kind) + b"".join(more)
 
 
 def value(data: bytes) -> bytes:
-    return put_value(IDENTITY, data)
+    return encode_value(IDENTITY, data)
 
 
 def a_range(*entries: tuple[bytes, bytes]) -> bytes:
@@ -246,8 +246,8 @@ def all_blocks(data: bytes) -> list[Handle]:
 # --- whole tables ---------------------------------------------------------------------------------------------------
 
 GOOD = data_block((b"a", value(message())))
-NUMBERED = [(b"path/%04d" % n, value(message(b"data/slice/%04d" % n, put_varint_field(3, n)))) for n in range(100)]
-TIME = put_bytes_field(2, put_varint_field(1, 1_700_000_000) + put_varint_field(2, 123_456_789))
+NUMBERED = [(b"path/%04d" % n, value(message(b"data/slice/%04d" % n, varint_field(3, n)))) for n in range(100)]
+TIME = bytes_field(2, varint_field(1, 1_700_000_000) + varint_field(2, 123_456_789))
 ROW = (b"a", "data/a", 1, 0, "", None)
 
 
@@ -264,8 +264,8 @@ def _numbered_blocks(step: int) -> list[bytes]:
 
 
 def _everything() -> bytes:
-    fields = [put_varint_field(3, 7), put_bytes_field(4, "prüfsumme".encode()), TIME, put_bytes_field(7, b"text/x")]
-    pair = put_bytes_field(5, put_bytes_field(1, b"k") + put_bytes_field(2, b"v"))
+    fields = [varint_field(3, 7), bytes_field(4, "prüfsumme".encode()), TIME, bytes_field(7, b"text/x")]
+    pair = bytes_field(5, bytes_field(1, b"k") + bytes_field(2, b"v"))
     return message(b"s3://b/x \xc3\xbc", pair, *fields, pair, kind=2)
 
 
@@ -289,22 +289,22 @@ WHOLE = [
         one(_everything()),
         [(b"a", "s3://b/x ü", 2, 7, "prüfsumme", datetime(2023, 11, 14, 22, 13, 20, 123456, UTC))],
     ),
-    Whole("an address by prefix", one(put_bytes_field(1, b"x")), [(b"a", "x", 0, 0, "", None)]),
-    Whole("the largest size", one(message(b"x", put_varint_field(3, 2**63 - 1))), [_row(size=2**63 - 1)]),
-    Whole("a negative size", one(message(b"x", put_varint_field(3, -1))), [_row(size=-1)]),
-    Whole("a time of 1970", one(message(b"x", put_bytes_field(2, b""))), [_row(time=datetime(1970, 1, 1, tzinfo=UTC))]),
+    Whole("an address by prefix", one(bytes_field(1, b"x")), [(b"a", "x", 0, 0, "", None)]),
+    Whole("the largest size", one(message(b"x", varint_field(3, 2**63 - 1))), [_row(size=2**63 - 1)]),
+    Whole("a negative size", one(message(b"x", varint_field(3, -1))), [_row(size=-1)]),
+    Whole("a time of 1970", one(message(b"x", bytes_field(2, b""))), [_row(time=datetime(1970, 1, 1, tzinfo=UTC))]),
     Whole(
         "a time before 1970",
-        one(message(b"x", put_bytes_field(2, put_varint_field(1, -1) + put_varint_field(2, 999_999_999)))),
+        one(message(b"x", bytes_field(2, varint_field(1, -1) + varint_field(2, 999_999_999)))),
         [_row(time=datetime(1969, 12, 31, 23, 59, 59, 999999, UTC))],
     ),
     Whole(
         "the first time of all",
-        one(message(b"x", put_bytes_field(2, put_varint_field(1, -62135596800)))),
+        one(message(b"x", bytes_field(2, varint_field(1, -62135596800)))),
         [_row(time=datetime(1, 1, 1, tzinfo=UTC))],
     ),
     Whole("a length in more bytes than it needs", one(b"\x0a\x81\x00x"), [(b"a", "x", 0, 0, "", None)]),
-    Whole("no identity", stored_value(put_value(b"", message())), [ROW]),
+    Whole("no identity", stored_value(encode_value(b"", message())), [ROW]),
     Whole("a long address", one(message(b"x" * 5000)), [(b"a", "x" * 5000, 1, 0, "", None)]),
     Whole("several restart points", assemble(_numbered_blocks(100)), _numbered_rows(100)),
     Whole("several blocks", assemble(_numbered_blocks(7)), _numbered_rows(100)),
@@ -367,7 +367,7 @@ def _footers() -> list[Damaged]:
 
     def names(what: str, *named: tuple[bytes, Callable[[bytes], bytes]]) -> Damaged:
         def metaindex(properties: Handle) -> bytes:
-            return block(*((name, handled(put_handle(properties))) for name, handled in named), interval=1)
+            return block(*((name, handled(encode_handle(properties))) for name, handled in named), interval=1)
 
         return Damaged(what, assemble([GOOD], metaindex=metaindex))
 
@@ -399,7 +399,7 @@ def _footers() -> list[Damaged]:
         names("range deletions", (properties, same), (b"rocksdb.range_del", same)),
         names("a handle with more", (properties, lambda handled: handled + b"\x00")),
         names("a handle with less", (properties, lambda handled: handled[:1])),
-        names("the data for properties", (properties, lambda handled: put_handle(Handle(0, len(GOOD))))),
+        names("the data for properties", (properties, lambda handled: encode_handle(Handle(0, len(GOOD))))),
     ]
 
 
@@ -480,7 +480,7 @@ def _indexes() -> list[Damaged]:
     def raw(what: str, stored: bytes) -> Damaged:
         return Damaged(what, assemble([GOOD], index=lambda assembly, _: assembly.add(stored)))
 
-    where = put_handle(Handle(0, len(GOOD)))
+    where = encode_handle(Handle(0, len(GOOD)))
     return [
         named("an index without its first block", lambda handles: handles[1:]),
         named("an index without its last block", lambda handles: handles[:-1]),
@@ -635,17 +635,17 @@ def _values() -> list[Damaged]:
                 "data that is shorter": head + as_uvarint((len(data) + 1) << 1) + data,
                 "data that is longer": head + as_uvarint((len(data) - 1) << 1) + data,
                 "data of 2**62": head + as_uvarint(1 << 63) + data,
-                "something behind the data": put_value(IDENTITY, data) + b"\x00",
+                "something behind the data": encode_value(IDENTITY, data) + b"\x00",
             }.items()
         ),
         *(
             Damaged(what, one(entry))
             for what, entry in {
                 "nothing in an entry": b"",
-                "no address": put_varint_field(6, 1),
+                "no address": varint_field(6, 1),
                 "an empty address": b"\x0a\x00\x30\x01",
-                "an unknown field": message(b"x", put_varint_field(8, 1)),
-                "an unknown text field": message(b"x", put_bytes_field(9, b"y")),
+                "an unknown field": message(b"x", varint_field(8, 1)),
+                "an unknown text field": message(b"x", bytes_field(9, b"y")),
                 "a field of number 0": message(b"x", b"\x00\x00"),
                 "a field of a large number": message(b"x", as_uvarint(1000 << 3) + b"\x01"),
                 "a fixed field": message(b"x", b"\x19" + bytes(8)),
@@ -671,14 +671,14 @@ def _values() -> list[Damaged]:
 
 def _columns() -> list[Damaged]:
     def time(what: str, content: bytes) -> Damaged:
-        return Damaged(what, one(message(b"x", put_bytes_field(2, content))), "last_modified")
+        return Damaged(what, one(message(b"x", bytes_field(2, content))), "last_modified")
 
     bad_texts = {"a lone byte": b"\xff", "half a letter": b"\xc3", "a surrogate": b"\xed\xa0\x80",
                  "an overlong letter": b"\xc0\x80", "beyond Unicode": b"\xf4\x90\x80\x80"}  # fmt: skip
     return [
         *(Damaged(f"an address with {what}", one(message(text)), "address") for what, text in bad_texts.items()),
         *(
-            Damaged(f"a checksum with {what}", one(message(b"x", put_bytes_field(4, text))), "checksum")
+            Damaged(f"a checksum with {what}", one(message(b"x", bytes_field(4, text))), "checksum")
             for what, text in bad_texts.items()
         ),
         Damaged(
@@ -686,12 +686,12 @@ def _columns() -> list[Damaged]:
             a_range((b"a", message(b"x\xc3")), (b"b", message(b"\xbcy"))),
             "address",
         ),
-        time("a second too late", put_varint_field(1, 253402300800)),
-        time("a second too early", put_varint_field(1, -62135596801)),
-        time("the last second of 64 bits", put_varint_field(1, 2**63 - 1)),
-        time("the first second of 64 bits", put_varint_field(1, -(2**63))),
-        time("a whole second of nanoseconds", put_varint_field(2, 1_000_000_000)),
-        time("negative nanoseconds", put_varint_field(2, -1)),
+        time("a second too late", varint_field(1, 253402300800)),
+        time("a second too early", varint_field(1, -62135596801)),
+        time("the last second of 64 bits", varint_field(1, 2**63 - 1)),
+        time("the first second of 64 bits", varint_field(1, -(2**63))),
+        time("a whole second of nanoseconds", varint_field(2, 1_000_000_000)),
+        time("negative nanoseconds", varint_field(2, -1)),
         time("an unknown field in a time", b"\x18\x01"),
         time("seconds twice", b"\x08\x01\x08\x01"),
         time("nanoseconds twice", b"\x10\x01\x10\x01"),

@@ -16,7 +16,7 @@ from lakegc_assets.rules.brakes import (
     Brake,
     BrakeLimits,
     brakes,
-    dated,
+    effective_time,
     released_repositories,
     unread_in,
 )
@@ -217,9 +217,9 @@ def test_the_age_of_a_mark_from_an_inventory_is_counted_from_the_inventorys_time
     record = finished_record(inventory={"where": "s3://inventory"})
     late = START + timedelta(days=7, seconds=1)
 
-    assert dated(finished_record()) == START + timedelta(minutes=9)
-    assert dated(record) == START
-    assert dated(finished_record(finished=None)) == START
+    assert effective_time(finished_record()) == START + timedelta(minutes=9)
+    assert effective_time(record) == START
+    assert effective_time(finished_record(finished=None)) == START
     assert "age" in tripped({brake.name: brake for brake in brakes(record, LIMITS, now=late)})
     assert "age" not in tripped({brake.name: brake for brake in brakes(finished_record(), LIMITS, now=late)})
 

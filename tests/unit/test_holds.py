@@ -8,7 +8,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lakegc_assets.rules.holds import PathHolds, References, ancestors, commits_on_hold, tagged_commits, unresolvable
+from lakegc_assets.rules.holds import (
+    PathHolds,
+    References,
+    commits_on_hold,
+    tagged_commits,
+    unresolvable,
+    with_ancestors,
+)
 from spark_resources.errors import DamagedData
 from spark_resources.mark_store.hold_file import BranchHold, CommitHold, PathHold, PrefixHold, TagHold
 from spark_resources.model import Commit, Rules
@@ -31,7 +38,7 @@ def test_a_hold_with_history_covers_every_ancestor_through_each_parent_of_a_merg
     on_hold = commits_on_hold([hold], commits, References([{"main": "later"}], {("v1", "h")}), None, now=NOW)
 
     assert set(on_hold) == {"a", "b", "x", "y", "m", "q", "h"}
-    assert ancestors(commits, ["m"]) == {"a", "b", "x", "y", "m"}
+    assert with_ancestors(commits, ["m"]) == {"a", "b", "x", "y", "m"}
 
 
 def branch_history() -> dict[str, Commit]:
@@ -118,7 +125,7 @@ def test_a_range_with_a_path_on_hold_is_always_read(pattern: str, there: list[by
     holds = PathHolds.of([PathHold(id="h", paths=pattern, **WHOSE)])
     matching = [place for _, places in holds.matching(there) for place in places]
 
-    assert not matching or holds.may_be_in(min(there), max(there))
+    assert not matching or holds.may_match_between(min(there), max(there))
 
 
 @pytest.mark.parametrize(
@@ -131,7 +138,7 @@ def test_a_range_with_a_path_on_hold_is_always_read(pattern: str, there: list[by
 def test_a_range_may_have_a_path_on_hold_if_its_bounds_include_the_prefix(first: bytes, last: bytes, may: bool) -> None:
     """Both bounds belong to the range, and either may be the prefix itself. Ranges before or after the prefix are not
     read."""
-    assert PathHolds.of([PathHold(id="h", paths="data/*", **WHOSE)]).may_be_in(first, last) is may
+    assert PathHolds.of([PathHold(id="h", paths="data/*", **WHOSE)]).may_match_between(first, last) is may
 
 
 def test_without_the_whole_graph_holds_on_commits_and_paths_cannot_be_applied() -> None:

@@ -23,7 +23,7 @@ from spark_resources.spark.session import (
     REQUIRED_SETTINGS,
     check_overrides,
     collector_option,
-    fixed_settings,
+    common_settings,
     machine_settings,
 )
 
@@ -268,7 +268,7 @@ def test_the_defaults_follow_the_cores_and_the_memory_of_the_machine() -> None:
     assert (small["spark.sql.shuffle.partitions"], large["spark.sql.shuffle.partitions"]) == ("4", "128")
     assert {settings["spark.buffer.pageSize"] for settings in (small, usual, large)} == {"2m"}
     assert {small["spark.driver.host"], small["spark.driver.bindAddress"]} == {"127.0.0.1"}
-    assert REQUIRED_SETTINGS.items() <= fixed_settings().items()
+    assert REQUIRED_SETTINGS.items() <= common_settings().items()
 
 
 def test_only_a_small_default_heap_gets_the_serial_collector() -> None:

@@ -42,8 +42,15 @@ from spark_resources.sstable import (
 )
 from spark_resources.sstable.blocks import open_table
 from spark_resources.sstable.decoders import READABLE, decoders
-from spark_resources.sstable.values import put_branch, put_commit, put_range_ref, put_tag, put_value, split_value
-from spark_resources.sstable.wire import put_bytes_field, put_varint_field
+from spark_resources.sstable.values import (
+    encode_branch,
+    encode_commit,
+    encode_range_ref,
+    encode_tag,
+    encode_value,
+    split_value,
+)
+from spark_resources.sstable.wire import bytes_field, varint_field
 from tests.support.sstable_cases import (
     DAMAGED,
     NUMBERED,
@@ -133,7 +140,7 @@ def test_a_table_with_reordered_blocks_is_read_if_its_content_hashes_to_its_name
 def test_a_table_with_reordered_blocks_and_an_unknown_field_or_version_is_refused(decoder: Decoder) -> None:
     """The matching hash excuses only the order of the blocks."""
     index_last = [0, 2, 3, 1]
-    unknown = rearranged([data_block((b"a", put_value(b"", message(b"x", put_varint_field(8, 1)))))], index_last)
+    unknown = rearranged([data_block((b"a", encode_value(b"", message(b"x", varint_field(8, 1)))))], index_last)
     newer = bytearray(rearranged([data_block(*NUMBERED)], index_last))
     newer[-12] = 3  # the version
 
@@ -277,22 +284,22 @@ def test_a_table_of_one_kind_is_not_read_as_another() -> None:
 
     assert read_ranges(top, name=dump.id, entity="branch") == []
     for read in (read_entries, read_whole_entries, read_ranges, read_commits, read_branches, read_tags):
-        with pytest.raises(DamagedData, match="it contains metaranges of branch, not"):
+        with pytest.raises(DamagedData, match="it contains branch metaranges, not"):
             read(top, name=dump.id)
-    with pytest.raises(DamagedData, match="not metaranges of tag"):
+    with pytest.raises(DamagedData, match="not tag metaranges"):
         read_ranges(top, name=dump.id, entity="tag")
     for read in (read_ranges, read_commits, read_branches, read_tags):
-        with pytest.raises(DamagedData, match="it contains ranges of objects, not"):
+        with pytest.raises(DamagedData, match="it contains object ranges, not"):
             read(_small(), name=NAME)
 
 
 RANGE = RangeRef("a" * 64, b"a", b"m", 10, 2)
-BRANCH = put_branch(Branch("main", "c" * 64))
-COMMIT = put_commit(Commit("c" * 64, (), datetime(2026, 1, 1, tzinfo=UTC), ""))
+BRANCH = encode_branch(Branch("main", "c" * 64))
+COMMIT = encode_commit(Commit("c" * 64, (), datetime(2026, 1, 1, tzinfo=UTC), ""))
 
 
 def _metarange(**changes: Any) -> bytes:
-    record = put_range_ref(replace(RANGE, **changes))
+    record = encode_range_ref(replace(RANGE, **changes))
     return write_table([record], {"type": "metaranges"}).data
 
 
@@ -302,11 +309,11 @@ def _dump(record: Record, entity: str) -> bytes:
 
 def _extended(record: Record, *more: bytes) -> Record:
     identity, data = split_value(record.value)
-    return Record(record.key, put_value(identity, data + b"".join(more)))
+    return Record(record.key, encode_value(identity, data + b"".join(more)))
 
 
 def _pair(key: bytes, value: bytes) -> bytes:
-    return put_bytes_field(6, put_bytes_field(1, key) + put_bytes_field(2, value))
+    return bytes_field(6, bytes_field(1, key) + bytes_field(2, value))
 
 
 BROKEN_METADATA = {
@@ -318,29 +325,29 @@ BROKEN_METADATA = {
     "a range of negative count": (read_ranges, _metarange(count=-1)),
     "a range under another key": (
         read_ranges,
-        write_table([Record(b"n", put_range_ref(RANGE).value)], {"type": "metaranges"}).data,
+        write_table([Record(b"n", encode_range_ref(RANGE).value)], {"type": "metaranges"}).data,
     ),
     "a range with an unknown field": (
         read_ranges,
-        write_table([_extended(put_range_ref(RANGE), put_varint_field(5, 1))], {"type": "metaranges"}).data,
+        write_table([_extended(encode_range_ref(RANGE), varint_field(5, 1))], {"type": "metaranges"}).data,
     ),
     "a branch under another name": (read_branches, _dump(Record(b"dev", BRANCH.value), "branch")),
-    "a branch with an unknown field": (read_branches, _dump(_extended(BRANCH, put_varint_field(6, 1)), "branch")),
-    "a branch with two commits": (read_branches, _dump(_extended(BRANCH, put_bytes_field(2, b"d")), "branch")),
+    "a branch with an unknown field": (read_branches, _dump(_extended(BRANCH, varint_field(6, 1)), "branch")),
+    "a branch with two commits": (read_branches, _dump(_extended(BRANCH, bytes_field(2, b"d")), "branch")),
     "a tag with an unknown field": (
         read_tags,
-        _dump(_extended(put_tag(Tag("v1", "c")), put_varint_field(3, 1)), "tag"),
+        _dump(_extended(encode_tag(Tag("v1", "c")), varint_field(3, 1)), "tag"),
     ),
     "a commit under another id": (read_commits, _dump(Record(b"d" * 64, COMMIT.value), "commit")),
-    "a commit with an unknown field": (read_commits, _dump(_extended(COMMIT, put_varint_field(10, 1)), "commit")),
+    "a commit with an unknown field": (read_commits, _dump(_extended(COMMIT, varint_field(10, 1)), "commit")),
     "a commit without a date": (
         read_commits,
-        _dump(Record(b"c", put_value(b"c", put_bytes_field(1, b"c"))), "commit"),
+        _dump(Record(b"c", encode_value(b"c", bytes_field(1, b"c"))), "commit"),
     ),
     "a commit with an impossible date": (
         read_commits,
         _dump(
-            Record(b"c", put_value(b"c", put_bytes_field(1, b"c") + put_bytes_field(4, put_varint_field(1, 1 << 60)))),
+            Record(b"c", encode_value(b"c", bytes_field(1, b"c") + bytes_field(4, varint_field(1, 1 << 60)))),
             "commit",
         ),
     ),
@@ -348,8 +355,8 @@ BROKEN_METADATA = {
         read_commits,
         _dump(_extended(COMMIT, _pair(b"k", b"1"), _pair(b"k", b"2")), "commit"),
     ),
-    "a message that is not UTF-8": (read_commits, _dump(_extended(COMMIT, put_bytes_field(3, b"\xff")), "commit")),
-    "a parent that is not UTF-8": (read_commits, _dump(_extended(COMMIT, put_bytes_field(7, b"\xff")), "commit")),
+    "a message that is not UTF-8": (read_commits, _dump(_extended(COMMIT, bytes_field(3, b"\xff")), "commit")),
+    "a parent that is not UTF-8": (read_commits, _dump(_extended(COMMIT, bytes_field(7, b"\xff")), "commit")),
 }
 
 

@@ -54,17 +54,17 @@ OVERWRITTEN = frozenset({"ConditionNotMet", "TargetConditionNotMet", "412"})  # 
 # the codes of a failed write that requires that no blob exists
 ALREADY_EXISTS = frozenset({"BlobAlreadyExists", "PathAlreadyExists", *OVERWRITTEN})
 
-_SET = "LAKEGC_AZURE_ACCOUNT_KEY or LAKEGC_AZURE_SAS_TOKEN"
+_VARIABLES = "LAKEGC_AZURE_ACCOUNT_KEY or LAKEGC_AZURE_SAS_TOKEN"
 _ADVICE = {
-    "AuthenticationFailed": f"check {_SET}, and that this machine's clock is correct (NTP)",
-    "AuthorizationFailure": f"check {_SET}, what the token permits, and the account's network rules",
-    "InvalidAuthenticationInfo": f"check {_SET}",
-    "NoAuthenticationInformation": f"set {_SET}, or log in",
+    "AuthenticationFailed": f"check {_VARIABLES}, and that this machine's clock is correct (NTP)",
+    "AuthorizationFailure": f"check {_VARIABLES}, what the token permits, and the account's network rules",
+    "InvalidAuthenticationInfo": f"check {_VARIABLES}",
+    "NoAuthenticationInformation": f"set {_VARIABLES}, or log in",
     "KeyBasedAuthenticationNotPermitted": (
         "shared keys are disabled for this account: unset LAKEGC_AZURE_ACCOUNT_KEY, and log in"
     ),
 }
-_PERMISSIONS = f"check {_SET}, or that this identity has the role Storage Blob Data Contributor on the container"
+_PERMISSIONS = f"check {_VARIABLES}, or that this identity has the role Storage Blob Data Contributor on the container"
 _SIGNATURE = re.compile(r"\bsig=[^&\s'\"]+", re.IGNORECASE)
 
 
@@ -79,7 +79,11 @@ class Container:
 
 
 def container_of(namespace: Namespace, endpoint_url: str | None) -> Container:
-    """The container and path of a namespace. Raises `WrongUsage` for a URI that lakeFS may resolve differently."""
+    """The container and path of a namespace.
+
+    Raises `WrongUsage` for a URI that lakeFS doesn't support or may resolve differently, and for an endpoint of another
+    account.
+    """
     host = _HOST.match(namespace.bucket.lower())
     name, _, path = namespace.path.partition("/")
     if host is None or not _CONTAINER.match(name) or re.search(r"[%?#]", namespace.path):
@@ -146,7 +150,7 @@ def _credential(container: Container, settings: StoreSettings) -> _Credential:
 
 @lru_cache(maxsize=1)
 def _default_credential() -> TokenCredential:
-    """One credential per process, because it caches its tokens."""
+    """The machine's login: one credential per process, because it caches its tokens."""
     with needs_extra("azure", "Logging in to Azure"):
         from azure.identity import DefaultAzureCredential  # half a second to import, and not always needed
 
@@ -192,7 +196,7 @@ def as_lakegc_error(error: AzureError, where: str, action: str, key: str | None)
     if isinstance(error, HttpResponseError) and error.response is not None:
         return _error_of_response(error, what, where, key)
     if isinstance(error, ClientAuthenticationError):
-        return Forbidden(f"{what}: {message_of(error)}. Set {_SET}, or log in, for example with `az login`.")
+        return Forbidden(f"{what}: {message_of(error)}. Set {_VARIABLES}, or log in, for example with `az login`.")
     unreachable = f"{what}: {message_of(error)}. Check LAKEGC_AZURE_ENDPOINT_URL and the network, then try again."
     return Transient(unreachable) if is_transient(error) else Unavailable(unreachable)
 
@@ -226,7 +230,7 @@ def _error_of_response(error: HttpResponseError, what: str, where: str, key: str
 
 
 def code_of(error: AzureError) -> str:
-    """The store's own code, e.g. `BlobNotFound`; without one the HTTP status as text, or the error's type."""
+    """The store's own code, e.g. `BlobNotFound`; without one, the HTTP status as text, or the error's type."""
     if not isinstance(error, HttpResponseError) or error.response is None:
         return type(error).__name__
     headers = _headers(error)

@@ -32,25 +32,25 @@ def delete_keys(
     client: ContainerClient, keys: Sequence[str], *, to_full_key: Callable[[str], str], batch_size: int,
     on_batches_unsupported: Callable[[], None] = lambda: None, monotonic: Callable[[], float] = time.monotonic,
 ) -> list[DeleteResult]:  # fmt: skip
-    """One result per key, in the given order; a duplicate key is deleted once. Never raises for a store error.
+    """Delete keys. Returns one result per key, in the given order, and never raises for a store error.
 
-    `on_batches_unsupported` is called if the account turns out not to support batches. If a batch has to be deleted
-    blob by blob, requests are started for at most ONE_BY_ONE_TIMEOUT_S seconds; the remaining keys fail with the code
-    NotSent and may be retried.
+    A duplicate key is deleted once. `on_batches_unsupported` is called if the account turns out not to support batches.
+    If a batch has to be deleted blob by blob, requests are started for at most ONE_BY_ONE_TIMEOUT_S seconds; the
+    remaining keys fail with the code NotSent and may be retried.
     """
     results: dict[str, DeleteResult] = {}
-    names: dict[str, str] = {}  # keys by full name in the container
+    key_of: dict[str, str] = {}  # by full name in the container
     for key in dict.fromkeys(keys):
         try:
-            names[to_full_key(key)] = key
+            key_of[to_full_key(key)] = key
         except WrongUsage as error:
             results[key] = DeleteResult(key, Deletion.FAILED, "InvalidKey", str(error))
-    for chunk in _chunks(list(names), min(batch_size, BATCH)):
+    for chunk in _chunks(list(key_of), min(batch_size, BATCH)):
         if batch_size == 1:
             responses = {chunk[0]: _delete_one(client, chunk[0])}
         else:
             responses = _Batch(client, chunk, on_batches_unsupported, monotonic).responses()
-        results.update((names[name], to_result(names[name])) for name, to_result in responses.items())
+        results.update((key_of[name], to_result(key_of[name])) for name, to_result in responses.items())
     return [results[key] for key in keys]
 
 
@@ -89,7 +89,7 @@ class _Batch:
                 *self.names, delete_snapshots="include", raise_on_any_failure=False, raw_response_hook=record_response
             )
         except HttpResponseError as error:
-            return self._refused(error.status_code or 0, _failure(error), deadline)
+            return self._results_if_refused(error.status_code or 0, _failure(error), deadline)
         except AzureError as error:
             return dict.fromkeys(self.names, _failure(error))
         except Exception:  # the library failed to parse the response, which `record_response` already has
@@ -97,7 +97,7 @@ class _Batch:
                 raise
         responses = batch_responses[-1] if batch_responses else SubResponses({}, None)
         if responses.whole_batch is not None and not responses.by_number:
-            return self._refused(responses.whole_batch.status, responses.whole_batch.to_result(), deadline)
+            return self._results_if_refused(responses.whole_batch.status, responses.whole_batch.to_result(), deadline)
         no_result = _failed_with(
             "NoAnswer",
             "the store's response has no clear result for this blob, so it may or may not have been deleted",
@@ -106,7 +106,7 @@ class _Batch:
         by_number = {number: each.to_result() for number, each in responses.by_number.items()}
         return {name: by_number.get(number, no_result) for number, name in enumerate(self.names)}
 
-    def _refused(self, status: int, to_result: _ToResult, deadline: float) -> dict[str, _ToResult]:
+    def _results_if_refused(self, status: int, to_result: _ToResult, deadline: float) -> dict[str, _ToResult]:
         if status in _THROTTLED or not (400 <= status < 500 or status in _BATCHES_UNSUPPORTED):
             return dict.fromkeys(self.names, to_result)
         not_sent = _failed_with(
@@ -210,7 +210,7 @@ def _failed_with(code: str, message: str, *, transient: bool) -> _ToResult:
 
 
 def _failed_or_gone(status: int, code: str, message: str, *, transient: bool) -> _ToResult:
-    """The result for an error response. Only Azure's own code means already gone.
+    """The result for an error response. Only Azure's own code counts as already gone.
 
     A plain 404 may come from a missing container or another server.
     """

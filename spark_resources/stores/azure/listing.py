@@ -107,7 +107,7 @@ def checksum(md5: bytes | bytearray | None, tag: str) -> str | None:
     """A value that identifies the content: the MD5 if Azure has one, which lakeFS uses as well, otherwise the ETag.
 
     An ETag changes with every write, and a copy has a different one. The prefix `etag-` marks ETags, so that none is
-    taken for an MD5.
+    mistaken for an MD5.
     """
     if md5:
         return bytes(md5).hex()

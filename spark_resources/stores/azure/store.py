@@ -115,7 +115,7 @@ class AzureStore:
     def pages(
         self, prefix: str, *, start_after: str | None = None, delimiter: str | None = None, page_size: int = 1000
     ) -> Iterator[Page]:
-        """See `Store.pages`. Azure has no `start_after`: all keys are requested, and the earlier ones dropped here."""
+        """See `Store.pages`. Azure has no `start_after`: all keys are requested, and those up to it dropped here."""
         keys.check_prefix(prefix, self.where, self._capabilities.unsupported_keys)
         after = None if start_after is None else keys.as_bytes(start_after, self.where)
         if after is not None:

@@ -61,7 +61,8 @@ REQUEST_ERRORS = (
     *PARSE_ERRORS,
 )
 
-# The caller of a delete allows time for little more than one request. So no delete is sent later than this.
+# The caller of a delete allows time for little more than one request, so no delete is sent more than this many seconds
+# after the call.
 SEND_TIMEOUT_S = 4.0
 THROTTLING_CODES = frozenset({"rateLimitExceeded", "userRateLimitExceeded"})  # with status 403
 _CREDENTIALS = (
@@ -177,7 +178,7 @@ def error_in(status: int, body: bytes | str) -> tuple[str, str]:
 
 
 def code_and_message(error: Exception) -> tuple[str, str]:
-    """The code and message for each key's result if a whole request failed."""
+    """The code and message of a failed request; without a response, the type and text of the error."""
     return (
         error_in(error.status, error.body) if isinstance(error, ErrorResponse) else (type(error).__name__, str(error))
     )

@@ -37,7 +37,10 @@ def read_object(client: GCSClient, bucket: str, name: str) -> tuple[bytes, str]:
 
 
 def write_object(client: GCSClient, bucket: str, name: str, data: bytes, condition: Mapping[str, str]) -> str:
-    """Write or replace; returns the new generation. Raises the client's errors: a failed condition is a 412."""
+    """Write or replace an object; returns its new generation.
+
+    Raises the client's errors (a failed condition is a 412), and `Unavailable` for an invalid response.
+    """
     crc32c = crc32c_of(data)
     metadata = json.dumps({"name": name, "contentType": _TYPE, "crc32c": crc32c}).encode()
     boundary = b"lakegc-" + hashlib.sha256(data).hexdigest().encode()  # data can't contain its own hash

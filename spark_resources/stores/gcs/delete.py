@@ -46,24 +46,22 @@ def delete_keys(
     batch_size: int,
     check_bucket: Callable[[], None],
 ) -> list[DeleteResult]:
-    """One result per key, in the given order; a duplicate key is deleted once. Never raises for a store error.
+    """Delete keys. Returns one result per key, in the given order, and never raises for a store error.
 
-    The store returns 404 both for a missing object and for a missing bucket; `check_bucket` raises if the bucket is
-    missing.
+    A duplicate key is deleted once. The store returns 404 both for a missing object and for a missing bucket;
+    `check_bucket` raises if the bucket is missing.
     """
     results: dict[str, DeleteResult] = {}
-    full_keys: dict[str, str] = {}  # keys by full key in the bucket
+    key_of: dict[str, str] = {}  # by full key in the bucket
     for key in dict.fromkeys(keys):
         try:
-            full_keys[to_full_key(key)] = key
+            key_of[to_full_key(key)] = key
         except WrongUsage as error:
             results[key] = DeleteResult(key, Deletion.FAILED, "InvalidKey", str(error))
-    names = list(full_keys)
-    for start in range(0, len(names), batch_size):
-        results_of = _delete_batch(client, bucket, names[start : start + batch_size])
-        results.update(
-            (full_keys[full_key], to_result(full_keys[full_key])) for full_key, to_result in results_of.items()
-        )
+    full_keys = list(key_of)
+    for start in range(0, len(full_keys), batch_size):
+        results_of = _delete_batch(client, bucket, full_keys[start : start + batch_size])
+        results.update((key_of[full_key], to_result(key_of[full_key])) for full_key, to_result in results_of.items())
     already_gone = [result for result in results.values() if result.deletion is Deletion.ALREADY_GONE]
     if already_gone:
         results.update((result.key, result) for result in _confirm_gone(already_gone, check_bucket))
@@ -88,7 +86,10 @@ def _delete_batch(client: GCSClient, bucket: str, full_keys: Sequence[str]) -> d
 
 
 def results_in(content_type: str, body: bytes) -> Mapping[int, _ToResult]:
-    """The response to each part of a batch, by the part's number; parts whose response can't be read are missing."""
+    """The result of each part of a batch, by the part's number, as a function of the part's key.
+
+    Parts without a readable response are left out.
+    """
     message = BytesParser(policy=HTTP).parsebytes(f"Content-Type: {content_type}\r\n\r\n".encode() + body)
     results_of: dict[int, _ToResult] = {}
     for part in message.iter_parts() if message.is_multipart() else ():

@@ -218,7 +218,7 @@ class GCSStore:
         return False  # the listed checksum is a CRC32C
 
     def delete_effect(self) -> DeleteEffect:
-        """Reads the bucket's metadata, which requires a separate permission (storage.buckets.get)."""
+        """See `Store.delete_effect`. Reading the bucket requires a separate permission (storage.buckets.get)."""
         try:
             return _delete_effect_of(self._bucket_metadata().json())
         except (Unavailable, ValueError, KeyError, TypeError, AttributeError):
@@ -294,7 +294,7 @@ class GCSStore:
     # --- helpers ----------------------------------------------------------------------------------------------------
 
     def _check_bucket(self) -> None:
-        """Raises `NotFound` if the bucket does not exist."""
+        """Raise `NotFound` if the bucket does not exist."""
         self._request_listing({"prefix": self._prefix, "maxResults": "1"}, "")
 
     def full_key(self, key: str) -> str:

@@ -166,8 +166,8 @@ class GCSStreams:
         """Start an upload; returns the URL to which its parts are sent."""
         params = {"uploadType": "resumable", "name": full, "ifGenerationMatch": "0"}
         with self._writing(key):
-            begun = self._client.request("POST", self._uploads, params=params, json={**fields, "name": full})
-        return str(begun.headers["Location"])
+            response = self._client.request("POST", self._uploads, params=params, json={**fields, "name": full})
+        return str(response.headers["Location"])
 
     @retried
     def _send(self, key: str, location: str, data: bytes, byte_range: str, expected: tuple[int, ...]) -> Response:

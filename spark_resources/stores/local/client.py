@@ -86,8 +86,8 @@ class Folder:
                 os.close(base)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise NotFound(
-                f"{self.where} does not exist. Check LAKEGC_LOCAL_PATH: it is the location of the local block "
-                "adapter's path on this machine."
+                f"{self.where} does not exist. Check LAKEGC_LOCAL_PATH: it must be the local block adapter's "
+                "folder on this machine."
             ) from error
         try:
             yield root
@@ -96,7 +96,7 @@ class Folder:
 
     @contextmanager
     def file(self, action: str, key: str) -> Iterator[int]:
-        """A file descriptor for reading an object."""
+        """A file descriptor for reading an object. Raises `NotFound` if there is none."""
         self.check(key)
         with self.reading(action, key), self.root() as root, open_object(root, key) as descriptor:
             yield descriptor

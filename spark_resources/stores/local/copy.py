@@ -12,7 +12,7 @@ _PIECE = 1 << 20  # bytes read at a time
 
 
 def copy_object(folder: Folder, source: str, target: str) -> None:
-    """Copy to another key, replacing any object there. Raises `WrongUsage` if both keys are the same."""
+    """Copy an object to another key, replacing any object there. Raises `WrongUsage` if both keys are the same."""
     if source == target:
         raise WrongUsage(f"{source!r} in {folder.where} can't be copied onto itself")
     with (

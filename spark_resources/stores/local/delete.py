@@ -10,7 +10,7 @@ from spark_resources.stores.local.client import Folder
 
 
 def delete_keys(folder: Folder, keys: Iterable[str]) -> list[DeleteResult]:
-    """One result per key, in the given order. Never raises for a single key."""
+    """Delete keys. Returns one result per key, in the given order, and never raises for a single key."""
     return [_delete_key(folder, key) for key in keys]
 
 

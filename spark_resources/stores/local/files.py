@@ -36,7 +36,7 @@ def split_key(key: str) -> tuple[list[bytes], bytes]:
 
 @contextmanager
 def open_object(root: int, key: str) -> Iterator[int]:
-    """The file descriptor of an object. Raises `IsADirectoryError` for a folder or a pipe of that name."""
+    """The file descriptor of an object. Raises `IsADirectoryError` if the key is a folder or a special file."""
     folders, name = split_key(key)
     folder = open_path(root, folders)
     try:
@@ -103,14 +103,14 @@ class Changes:
     def move_into_place(self, temp_file: bytes, key: str) -> None:
         """Move a temporary file to the key, replacing any object there."""
         with self._parent(key) as (folder, name):
-            self._refuse_occupied(folder, name)
+            self._refuse_non_file(folder, name)
             os.replace(temp_file, name, src_dir_fd=self.hidden, dst_dir_fd=folder)
             os.fsync(folder)
 
     def move_if_absent(self, temp_file: bytes, key: str) -> bool:
         """Move a temporary file to the key; False if the key already exists."""
         with self._parent(key) as (folder, name):
-            self._refuse_occupied(folder, name)
+            self._refuse_non_file(folder, name)
             try:  # atomic: the file system refuses the link if any program has created a file of this name
                 os.link(temp_file, name, src_dir_fd=self.hidden, dst_dir_fd=folder, follow_symlinks=False)
             except FileExistsError:
@@ -154,7 +154,7 @@ class Changes:
             os.close(folder)
 
     @staticmethod
-    def _refuse_occupied(folder: int, name: bytes) -> None:
+    def _refuse_non_file(folder: int, name: bytes) -> None:
         refuse_symlink(name, folder)
         with suppress(FileNotFoundError):
             if not stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):

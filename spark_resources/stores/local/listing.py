@@ -140,7 +140,7 @@ def walk(root: int, prefix: bytes, *, after: bytes = b"", group_folders: bool = 
 
 
 def _open_base(root: int, base: bytes) -> int | None:
-    """The folder `base`, which ends in a slash or is empty; None if no key starts with it."""
+    """The descriptor of the folder `base`, which ends in a slash or is empty; None if no key starts with it."""
     names = base.split(b"/")[:-1]
     if b"\0" in base or any(name in (b"", b".", b"..", HIDDEN) for name in names):
         return None

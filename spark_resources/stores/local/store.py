@@ -70,7 +70,7 @@ class LocalStore:
         if delimiter is not None and start_after is not None:
             raise WrongUsage("a listing takes start_after or a delimiter, not both: stores disagree on the meaning")
         if delimiter not in (None, "/"):
-            raise WrongUsage(f"{self.where} can be listed with the delimiter '/' only, not {delimiter!r}")
+            raise WrongUsage(f"{self.where} can be listed only with the delimiter '/', not {delimiter!r}")
         start = keys.check_prefix(prefix, self.where, CAPABILITIES.unsupported_keys).encode()
         after = keys.as_bytes(start_after or "", self.where)
         objects: list[StoredObject] = []

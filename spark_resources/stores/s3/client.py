@@ -115,7 +115,7 @@ class Redirected(BotoCoreError):
 
 
 def _refuse_redirect(response_dict: dict[str, Any], operation_model: Any, *, custom_endpoint: bool, **_: Any) -> None:
-    """Raise `Redirected` for a redirect that doesn't name a region, because botocore would follow it forever.
+    """Raise `Redirected` for a redirect of HeadBucket that names no region, because botocore would follow it forever.
 
     Any redirect from a configured endpoint is refused, too: only AWS knows where a bucket is.
     """
@@ -153,7 +153,7 @@ def _client_config(settings: StoreSettings) -> Config:
 
 def _refuse_configured_endpoint(session: boto3.session.Session) -> None:
     """Raise `WrongUsage` if boto3 would take another endpoint than AWS's from the environment or a profile: without
-    the setting, lakegc assumes what AWS can do, and doesn't probe the store."""
+    LAKEGC_S3_ENDPOINT_URL, lakegc assumes AWS's capabilities and doesn't probe the store."""
     inner = session._session
     if inner.get_config_variable("ignore_configured_endpoint_urls"):
         return
@@ -162,12 +162,14 @@ def _refuse_configured_endpoint(session: boto3.session.Session) -> None:
     if host is not None and not host.endswith(_AWS_DOMAINS):
         raise WrongUsage(
             f"AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL or AWS's configuration file names an S3 endpoint at {host}. Set "
-            "LAKEGC_S3_ENDPOINT_URL to this endpoint, so that lakegc probes what the store supports, or remove it."
+            "LAKEGC_S3_ENDPOINT_URL to this endpoint, so that lakegc probes what the store supports, or remove the "
+            "endpoint from the environment or the file."
         )
 
 
 def _addressing_style(settings: StoreSettings) -> Literal["path", "auto", "virtual"]:
-    """boto3's own choice for AWS; as set for another endpoint, where boto3 would put the bucket in the path."""
+    """Path style if it is set; otherwise boto3's own choice for AWS, and the bucket in the host name for another
+    endpoint, where boto3 would choose path style."""
     if settings.uses_path_style:
         return "path"
     return "auto" if settings.s3_endpoint_url is None else "virtual"

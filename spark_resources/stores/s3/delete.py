@@ -27,7 +27,8 @@ def delete_keys(
     client: S3Client, bucket: str, keys: Sequence[str], *, to_full_key: Callable[[str], str], batch_size: int,
     on_batches_unsupported: Callable[[], None] = lambda: None, monotonic: Callable[[], float] = time.monotonic,
 ) -> list[DeleteResult]:  # fmt: skip
-    """One result per key, in the given order; a duplicate key is deleted once. Never raises for a store error.
+    """Delete keys; returns one result per key, in the given order. A duplicate key is deleted once. Never raises for a
+    store error. `to_full_key` raises `WrongUsage` for a key that can't be in the store; its result is a failure.
 
     `on_batches_unsupported` is called if the store turns out not to support batches. If a batch has to be deleted key
     by key, requests are started for at most ONE_BY_ONE_TIMEOUT_S seconds; the remaining keys fail with the code NotSent
@@ -51,7 +52,7 @@ def delete_keys(
     return [results[key] for key in keys]
 
 
-_ToResult = Callable[[str], DeleteResult]
+_ToResult = Callable[[str], DeleteResult]  # from the caller's key to its result
 
 
 def _delete_batch(

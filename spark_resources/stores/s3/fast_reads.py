@@ -64,7 +64,7 @@ class FastReads:
         return data
 
     def _store(self) -> S3Store:
-        """Opened by the first read, because a forked process doesn't inherit obstore's threads.
+        """obstore's store, opened by the first read, because a forked process doesn't inherit obstore's threads.
 
         Raises `FallBackToBoto3` if environment variables make obstore send requests to another server.
         """

@@ -38,7 +38,7 @@ class FallBackToBoto3(Exception):
 
 @dataclass(slots=True)
 class Failures:
-    """How often a fast path failed. After too many failures, boto3 sends all requests, and backs off."""
+    """How often a fast path succeeded and failed. After too many failures, boto3 sends all requests, and backs off."""
 
     succeeded: int = 0
     failed: int = 0
@@ -146,7 +146,7 @@ class FastRequests:
         return self._send("GET", f"?{query}", {})
 
     def read(self, key: str) -> bytes | None:
-        """A whole object; None if no request was sent. Raises `FallBackToBoto3`."""
+        """A whole object; None if no request was sent. Raises `FallBackToBoto3` for a failed request."""
         return self._send("GET", f"/{quote(key, safe='/~')}", {})
 
     def _send(self, method: str, key_or_query: str, headers: Mapping[str, str]) -> bytes | None:

@@ -153,7 +153,7 @@ class S3Streams:
             response = send(partial(completed, **_IF_ABSENT))
             return str(response.get("ETag", "")).strip('"')
         except BaseException:
-            with suppress(ClientError, BotoCoreError):  # the bucket's lifecycle rules remove the leftover parts
+            with suppress(ClientError, BotoCoreError):  # on failure, the bucket's lifecycle rules remove the parts
                 client.abort_multipart_upload(**upload)
             raise
 
