@@ -243,9 +243,9 @@ def ask_for_confirmation(partition: Partition, objects: int | None) -> None:
     objects_text = "Everything that" if objects is None else f"{plural(objects, 'object')} that"
     print_sentence(
         f"{objects_text} the sweep of mark {partition.mark_id} quarantined in {partition.repository} will be deleted "
-        "permanently; those that are live again are restored instead."
+        "permanently; anything that is live again will be restored instead."
     )
-    answer = read_answer(f"Type '{CONFIRMATION}' to delete them, anything else to cancel: ").strip()
+    answer = read_answer(f"Type '{CONFIRMATION}' to continue, anything else to cancel: ").strip()
     if answer != CONFIRMATION:
         raise WrongUsage(f"'{answer}' is not '{CONFIRMATION}': nothing was purged")
 

@@ -180,7 +180,7 @@ class MarkChain:
 
         datasets = [mark.dataset(*ADDRESSES) for mark in self.marks]
         rows = [file.rows for dataset in datasets for file in dataset.files]
-        # a file has an address at most three times: as before, as live, and as both
+        # an address is in a file at most three times: flagged `before`, flagged `live`, and flagged both
         max_rows = None if only is None else sum(min(count, 3 * len(only)) for count in rows)
         return Input.selected(
             KNOWN, self.run.place, datasets, RANGE_ADDRESSES, KNOWN_ADDRESSES, select, max_rows=max_rows

@@ -122,7 +122,7 @@ class Sender:
     def _send_batch(
         self, batch: Sequence[str], prefix: str, stop_errors: list[LakegcError], looked_up: float, attempts: int = 0
     ) -> list[SendResult]:
-        """Send these keys, which `attempts` earlier requests named, and return their outcomes."""
+        """Send these keys, and return their outcomes. `attempts` is how many earlier requests contained them."""
         done: list[SendResult] = []
         waiting = list(batch)
         for attempt in range(attempts + 1, self.tries + 1):

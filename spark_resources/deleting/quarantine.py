@@ -77,8 +77,8 @@ def process_in_threads(
     """Call `work` for the keys, several at once. Returns its results, and the keys that were not processed because
     nothing more may be sent.
 
-    Each key waits for the pace of copies; whether its request may be sent is checked after that wait. An error of
-    `work` becomes the key's result, except `SendingStopped`.
+    Each key waits its turn under the rate limit for copies; whether its request may be sent is checked after that
+    wait. An error raised by `work` becomes the key's result, except `SendingStopped`.
     """
     stopped = threading.Event()
 

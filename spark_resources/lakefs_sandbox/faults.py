@@ -26,7 +26,8 @@ class Faults:
         self.followed_by_deleted: Collection[str] = ()
         """Branches that are always followed by a deleted one when they are scanned."""
         self.broken: Collection[tuple[str, str]] = ()
-        """Staging records (branch and path) that can't be read: lists and diffs end there, listings fail."""
+        """Staging records (branch and path) that can't be read. The server's lists and diffs end at one without an
+        error; listings of objects fail."""
         self.injected: Counter[str] = Counter()
         self._random = Random(seed)
 

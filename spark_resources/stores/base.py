@@ -200,7 +200,7 @@ class Store(Protocol):
         ...
 
     def delete_many(self, keys: Iterable[str]) -> list[DeleteResult]:
-        """Delete keys in batches; exactly one result per key, in the given order. Never raises for a single key.
+        """Delete keys in batches; exactly one result per key, in the given order, with its failure, if any.
 
         Requests are not retried: before a retry, a caller that deletes users' objects has to check each object again.
         """

@@ -181,7 +181,7 @@ def _decode_keys(texts: pa.StringArray, *, is_encoded: bool) -> pa.StringArray:
 
 
 def _decode_key(text: str | None, *, is_encoded: bool) -> str | None:
-    """A decoded key, or None if it isn't UTF-8: boto3 would replace invalid bytes with U+FFFD and yield another key."""
+    """A decoded key, or None if it isn't UTF-8, in which case boto3 would return a different key, with U+FFFD."""
     if text is None:
         raise ValueError("a key is empty")
     if not is_encoded or ("%" not in text and "+" not in text):
