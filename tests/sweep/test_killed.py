@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -46,18 +47,26 @@ def sweep_in_this_process() -> None:
         finish_sweep_alone(run_alone(name, server.settings(), SparkResource(), delete_batch=BATCH), KEYS)
 
 
-def workers_of(pid: int) -> list[int]:
-    """The Python worker processes of a Spark driver."""
+def workers_of(session: int) -> list[int]:
+    """The Python worker processes of a Spark driver, which leads a session of its own."""
     workers = []
     for process in Path("/proc").iterdir():
         if process.name.isdigit():
             try:
-                line, session = (process / "cmdline").read_bytes(), os.getsid(int(process.name))
+                line, own_session = (process / "cmdline").read_bytes(), os.getsid(int(process.name))
             except (OSError, ValueError):
                 continue
-            if b"spark_resources.spark.worker_daemon" in line and session == os.getsid(pid):
+            if b"spark_resources.spark.worker_daemon" in line and own_session == session:
                 workers.append(int(process.name))
     return workers
+
+
+def wait_for_workers_to_end(session: int) -> None:
+    """Wait until no worker of a killed driver can still send a delete. Another run would wait for the lease instead."""
+    limit = time.monotonic() + LIMIT_S
+    while workers_of(session):
+        assert time.monotonic() < limit, "workers outlive their driver"
+        time.sleep(0.05)  # the step of a poll with a limit
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +125,7 @@ def test_kill_at_every_step_then_resume_same_end_state(
     finally:
         proxy.plan, proxy.done = (lambda *_: None), (lambda _: None)
         os.killpg(process.pid, signal.SIGKILL) if process.poll() is None else None
+    wait_for_workers_to_end(process.pid)
     assert count[0] >= 2
     assert process.returncode, "it ended as if nothing had happened"
     with environment({}):
