@@ -8,7 +8,6 @@ never noted: each mark reads them anew.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -34,6 +33,7 @@ from spark_resources.spark.datasets import (
     write_file,
 )
 from spark_resources.stores.place import Place
+from spark_resources.stores.prefetch import fetched_at_once
 
 NOTES_PART, MERGED_PART = "table_notes", "merged_table_notes"
 MAX_DATASETS = 4  # if its namespace has more, a mark merges them into one
@@ -51,11 +51,8 @@ class KnownTables:
     def read(cls, place: Place, others: Iterable[Place]) -> KnownTables:
         """The notes in these namespaces, as far as they can be read; empty without a signing key."""
         places = [place, *others] if place.seal is not None else []
-        with ThreadPoolExecutor(place.settings.listing_requests) as pool:
-            found = pool.map(read_table_notes, places)
-            return cls(
-                [(noted, dataset) for noted, datasets in zip(places, found, strict=True) for dataset in datasets]
-            )
+        found = zip(places, fetched_at_once(places, read_table_notes), strict=True)
+        return cls([(noted, dataset) for noted, datasets in found for dataset in datasets])
 
     def without_address(self, tables: pa.Array, place: Place) -> pa.Array:
         """Which of these tables (ids) certainly contain no full address in this namespace."""

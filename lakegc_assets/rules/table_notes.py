@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -67,5 +68,5 @@ def _without_values(lists: pa.Array, is_selected: pa.Array) -> pa.Array:
     """For each list, whether `is_selected` (one flag for each value of all lists) is false for all its values; false
     for a null."""
     with_value = pc.unique(pc.list_parent_indices(lists).filter(is_selected))
-    rows = pa.array(range(len(lists)), pa.int64())
+    rows = pa.array(np.arange(len(lists)))
     return pc.and_(pc.is_valid(lists), pc.invert(pc.is_in(rows, value_set=with_value.cast(pa.int64()))))

@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from spark_resources.errors import DamagedData, NotFound, Refused, Untrusted, WrongUsage
@@ -24,11 +23,11 @@ from spark_resources.records.json_records import has_signed_time, read_json, rep
 from spark_resources.records.signing import VARIABLE, Signature
 from spark_resources.stores.base import AlreadyExists, Changed, folders_in
 from spark_resources.stores.place import Place
+from spark_resources.stores.prefetch import fetched_at_once
 
 HOLDS_KEY = MARKS_ROOT + "holds.yaml"
 SIGNED = b"# signed by lakegc: "
 RECORD_FOLDERS = ("", "theirs/")  # in a mark's folder: of lakegc's own mark, and of a sweep of a foreign mark
-READ_AT_ONCE = 16
 SWEEPABLE_STATES = frozenset({MarkState.MARKED, MarkState.APPROVED, MarkState.SWEPT_WITH_FAILURES})
 TRIES = 3
 
@@ -164,8 +163,7 @@ def signed_marks(place: Place) -> Iterator[Mark]:
             return None
 
     roots = [folder + below for folder in folders_in(place.store(), MARKS_ROOT) for below in RECORD_FOLDERS]
-    with ThreadPoolExecutor(READ_AT_ONCE) as pool:
-        yield from (opened for opened in pool.map(open_if_signed, roots) if opened is not None)
+    return (opened for opened in fetched_at_once(roots, open_if_signed) if opened is not None)
 
 
 def refuse_older_holds(place: Place, number: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated
@@ -15,10 +14,10 @@ from spark_resources.records.json_records import check_format
 from spark_resources.records.model import Count, Record, require_format
 from spark_resources.stores.base import folders_in
 from spark_resources.stores.place import Place
+from spark_resources.stores.prefetch import fetched_at_once
 
 QUARANTINE_NAME = "quarantine.json"
 QUARANTINE_FORMAT = 1
-READ_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,5 +49,4 @@ def refuse_unknown_quarantine(place: Place) -> None:
             check_format(document.get("format") if isinstance(document, dict) else None, QUARANTINE_FORMAT,
                          f"{store.where}/{key}")  # fmt: skip
 
-    with ThreadPoolExecutor(READ_AT_ONCE) as pool:
-        list(pool.map(check, [folder + QUARANTINE_NAME for folder in folders_in(store, MARKS_ROOT)]))
+    list(fetched_at_once([folder + QUARANTINE_NAME for folder in folders_in(store, MARKS_ROOT)], check))

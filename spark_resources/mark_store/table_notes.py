@@ -1,8 +1,8 @@
 """The signed record `table_notes.json` of a namespace: the datasets in which marks noted what tables contain
 (TABLE_NOTES), for the marks of other repositories.
 
-Without a signing key there are no notes: whoever can write to one namespace could otherwise claim that a table has no
-addresses in another one.
+Without a signing key there are no notes: anyone who can write to one namespace could otherwise claim that a table has
+no addresses in another one.
 """
 
 from __future__ import annotations
