@@ -8,7 +8,7 @@ import dagster as dg
 from pydantic import Field
 
 from lakegc_assets.approval.approve import approve
-from lakegc_assets.approval.parse_request import DIGEST_CHARACTERS, complete_digest
+from lakegc_assets.approval.parse_request import MIN_DIGEST_CHARACTERS, complete_digest
 from lakegc_assets.approval.proposals import ApprovalRequest, Proposal, propose
 from lakegc_assets.assets.approval_events import materialization
 from lakegc_assets.assets.backup import backup
@@ -33,7 +33,7 @@ class ApproveConfig(dg.Config):
 
     by: str = Field(description="your name, as the approver")
     digest: str = Field(
-        description=f"digest of the set that you reviewed, at least its first {DIGEST_CHARACTERS} characters; the "
+        description=f"digest of the set that you reviewed, at least its first {MIN_DIGEST_CHARACTERS} characters; the "
         "expired_set asset shows it"
     )
     release: dict[str, str] = Field(

@@ -39,7 +39,7 @@ from spark_resources.lakefs.resource import LakeFSResource
 from spark_resources.mark_store.holds import read_holds
 from spark_resources.mark_store.lease import Lease, take_lease
 from spark_resources.mark_store.mark import Mark, claim_namespace, earlier_marks
-from spark_resources.mark_store.quarantine_format import refuse_unknown_quarantine
+from spark_resources.mark_store.quarantine_format import refuse_unknown_quarantine_format
 from spark_resources.mark_store.record import FULL_MARK, MarkRecord
 from spark_resources.model import MarkState, Partition, cutoff_for
 from spark_resources.settings import Settings
@@ -83,7 +83,7 @@ class MarksResource(ConfigurableResource["MarksResource"]):
         self.ensure_lease(partition, target, settings)
         inventory, start = self._inventory(options, target, clocks.store, settings)
         claim_namespace(target.place, target.repository.id, target.repository.created)
-        refuse_unknown_quarantine(target.place)
+        refuse_unknown_quarantine_format(target.place)
         record = MarkRecord(
             mark_id=partition.mark_id,
             state=MarkState.MARKING,
@@ -100,7 +100,7 @@ class MarksResource(ConfigurableResource["MarksResource"]):
             versions=versions(),
             clocks=clocks.facts(),
             accepted_missing=options.accept_missing,
-            holds=read_holds(target.place).recorded(),
+            holds=read_holds(target.place).record_fields(),
             inventory=inventory,
         )
         record = replace(record, basis={**FULL_MARK, "spellings": sorted(target.place.namespace.aliases)})
@@ -173,7 +173,7 @@ class MarksResource(ConfigurableResource["MarksResource"]):
         inventory = inventory_listing.inventory_for_mark(
             options.inventory, options.inventory_taken, target, now=now, skew=settings.max_clock_skew
         )
-        return inventory.recorded(), min(now, inventory.taken)
+        return inventory.record_fields(), min(now, inventory.taken)
 
     def _with_capabilities(self, target: Target) -> Target:
         """The target with the capabilities of its store, which are looked up once per run."""

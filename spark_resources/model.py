@@ -163,7 +163,7 @@ class Namespace:
         return self._normalized(self.uri)
 
     def overlaps(self, other: Namespace) -> bool:
-        """Whether two namespaces are, or may be, the same or one inside the other, by any of their URIs."""
+        """Whether two namespaces are (or may be) the same, or one is inside the other, by any of their URIs."""
         pairs = [(mine, theirs) for mine in self._folders() for theirs in other._folders()]
         return any(mine.startswith(theirs) or theirs.startswith(mine) for mine, theirs in pairs)
 
@@ -181,7 +181,7 @@ class Namespace:
 
         A relative address is the key, byte for byte. A full address is interpreted as lakeFS does. The result is a
         conflict if a full address has no scheme, may be another spelling of one in the namespace, or may stand for
-        another key than the one in its text.
+        a key other than the one in its text.
         """
         if kind is AddressType.RELATIVE:
             return Location.INSIDE, address
@@ -543,7 +543,7 @@ PENDING = pa.schema(  # the objects that a round of a sweep may delete
 
 @dataclass(frozen=True, slots=True)
 class DeleteCheck:
-    """Rows of PENDING, with sizes, by the state of their keys right before a delete. Each row is in one table."""
+    """Rows of PENDING, with sizes, by the state of their keys right before a delete. Each is in exactly one table."""
 
     unchanged: pa.Table  # still the approved object
     changed: pa.Table

@@ -1,7 +1,7 @@
 """All settings of lakegc, their origins, and the precedence of their sources.
 
 The sources are options, `LAKEGC_*` variables, lakectl's variables and lakectl's file; the first one that has a setting
-wins. `Settings.load` gets the environment as an argument; nothing here reads the process's own.
+wins. `Settings.load` gets the environment as an argument; nothing here reads `os.environ`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from pydantic_settings import (
 )
 
 from spark_resources.errors import WrongUsage, did_you_mean
-from spark_resources.records.signing import KEY_FORMAT, SigningKeys, parse_keys
-from spark_resources.records.signing import VARIABLE as SIGNING_VARIABLE
+from spark_resources.records.signing import KEY_FORMAT, KEY_VARIABLE, SigningKeys, parse_keys
 
 if TYPE_CHECKING:
     from spark_resources.stores.retry import RetryPolicy
@@ -57,7 +56,7 @@ _LAKECTL_FILE = {
     "secret_access_key": ("credentials", "secret_access_key"),
 }
 
-_SECRETS_OF_SPARK = re.compile("secret|password|token|credential|access[._]?key|account[._]?key|sas", re.IGNORECASE)
+_SPARK_SECRETS = re.compile("secret|password|token|credential|access[._]?key|account[._]?key|sas", re.IGNORECASE)
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(w|d|h|m|s)")
 _SECONDS = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
 
@@ -195,8 +194,8 @@ class Settings(BaseSettings):
     # The store's price for a GB (2^30 bytes) per month, in any currency: a review then shows costs, too.
     price_per_gb_month: Amount | None = None
 
-    # Other repositories that have no addresses in this one's namespace, so they aren't checked (invariant 5); and
-    # whether a mark stops if any other repository can't be read.
+    # Other repositories that have no addresses in this repository's namespace, so they aren't checked (invariant 5);
+    # and whether a mark stops if any other repository can't be read.
     trusted_repositories: Patterns = ()
     require_other_repositories: bool = False
 
@@ -239,8 +238,8 @@ class Settings(BaseSettings):
             suggestion = did_you_mean(unknown[0], cls.model_fields)
             raise WrongUsage(f"there is no setting '{unknown[0]}'. {suggestion}".rstrip())
         _refuse_unknown_variables(cls, environ)
-        if not environ.get(SIGNING_VARIABLE, "-").strip():
-            raise WrongUsage(f"variable {SIGNING_VARIABLE} is empty: set a key, or unset it to disable signing")
+        if not environ.get(KEY_VARIABLE, "-").strip():
+            raise WrongUsage(f"variable {KEY_VARIABLE} is empty: set a key, or unset it to disable signing")
         values: dict[str, Any] = {}
         origins: dict[str, str] = {}
         sources = (
@@ -255,7 +254,7 @@ class Settings(BaseSettings):
                     values[name], origins[name] = value, origin
         try:
             settings = cls(**values)
-            settings.signing()
+            settings.signing_keys()
         except ValidationError as error:
             raise _validation_error(cls, error, values, origins) from None
         except ValueError as error:
@@ -267,7 +266,7 @@ class Settings(BaseSettings):
     def is_secret(cls, name: str, value: str) -> bool:
         """Whether a setting's value, as text, must not be shown: a secret, or a Spark configuration with one in it."""
         return "SecretStr" in str(cls.model_fields[name].annotation) or (
-            name == "spark_conf" and _SECRETS_OF_SPARK.search(value) is not None
+            name == "spark_conf" and _SPARK_SECRETS.search(value) is not None
         )
 
     @property
@@ -275,7 +274,7 @@ class Settings(BaseSettings):
         """The source of each given setting, e.g. `variable LAKEGC_MIN_AGE`; defaults are not included."""
         return MappingProxyType(self._origins)
 
-    def spark(self) -> dict[str, str]:
+    def spark_settings(self) -> dict[str, str]:
         """The settings for starting Spark, by Spark's own names; those in `spark_conf` take precedence."""
         partitions = self.shuffle_partitions or (2 * self.parallelism if self.parallelism else None)
         counts = {"spark.default.parallelism": self.parallelism, "spark.sql.shuffle.partitions": partitions}
@@ -288,7 +287,7 @@ class Settings(BaseSettings):
 
         return RetryPolicy(total_s=self.retry_total_s)
 
-    def store(self) -> StoreSettings:
+    def store_settings(self) -> StoreSettings:
         """The settings for opening an object store; those not given are left to the store's defaults."""
         from spark_resources.stores.settings import StoreSettings
 
@@ -300,7 +299,7 @@ class Settings(BaseSettings):
         }
         return StoreSettings.model_validate({name: value for name, value in fields.items() if value is not None})
 
-    def signing(self) -> SigningKeys | None:
+    def signing_keys(self) -> SigningKeys | None:
         """The keys that records are signed and verified with; None if none is set."""
         current = None if self.signing_key is None else self.signing_key.get_secret_value()
         return parse_keys(current, [key.get_secret_value() for key in self.retired_signing_keys])
@@ -313,7 +312,7 @@ def _variables(cls: type[Settings], environ: Mapping[str, str]) -> _Source:
     # an empty variable counts as not given
     texts = {name: text for name in cls.model_fields if (text := environ.get(PREFIX + name.upper(), "")).strip()}
     source = EnvSettingsSource(cls, case_sensitive=True)
-    source.env_vars = {PREFIX + name: text for name, text in texts.items()}  # with names in the case of the fields
+    source.env_vars = {PREFIX + name: text for name, text in texts.items()}  # with the fields' lower-case names
     values: _Source = {}
     for name in texts:  # calling the source would inspect all other fields, too, which takes three times as long
         field, variable = cls.model_fields[name], PREFIX + name.upper()
@@ -375,7 +374,7 @@ def _lakectl_file(environ: Mapping[str, str], home: Path) -> _Source:
             f"lakectl's configuration {path} can't be read ({type(error).__name__}). It must be a readable UTF-8 file."
         ) from None
     except yaml.YAMLError:
-        # The parser's message shows the line that it failed on, which may contain the secret.
+        # The parser's message shows the line that it failed on, which may contain a secret.
         raise WrongUsage(
             f"lakectl's configuration {path} is not valid YAML. Run `lakectl config` to write it again."
         ) from None

@@ -1,6 +1,6 @@
 """Check, give and revoke the approval of an expired set, and verify it before a sweep (invariants 7 and 9).
 
-The order of effects, and the state that a crash right after each leaves. For lakegc's own marks:
+The steps in order, each with the state that a crash right after it leaves behind. For lakegc's own marks:
 
     approve   1. mark.json: `approved`, with the SHA-256 of the approval     names a missing file: no approval
               2. approval.json                                               approved
@@ -29,8 +29,8 @@ from lakegc_assets.approval.preconditions import (
     check_set,
     check_status,
     check_unchanged,
-    earlier_status,
     refuse_store_without_conditional_writes,
+    status_of_earlier_approval,
 )
 from lakegc_assets.approval.proposals import ApprovalRequest, Proposal, refuse_unusable_foreign_mark, refuse_used
 from lakegc_assets.approval.verify_files import check_files, foreign_files
@@ -45,7 +45,7 @@ from spark_resources.mark_store.approval import (
     ApprovalStatus,
     approval_status,
     foreign_approval_status,
-    read_untrusted,
+    read_untrusted_approval,
     withdraw_reference_summary,
     write_approval,
     write_reference_summary,
@@ -71,16 +71,16 @@ def approve(
     now: datetime,
     single_deployment: bool,
 ) -> Approval:
-    """Approve the requested mark if nothing forbids it, and return the approval. It replaces an earlier one that has
-    expired or is incomplete. `now` is by the store's clock.
+    """Approve the requested mark if nothing forbids it, and return the approval, which replaces an earlier one
+    that has expired or is incomplete. `now` is by the store's clock.
 
     Raises `WrongUsage` or `Refused` with the cause: the mark's state, a request older than the mark, a different
     digest, changed rules or holds, a tripped brake, or an altered file or row. No approval is written in that case.
     """
     refuse_store_without_conditional_writes(proposal, single_deployment=single_deployment)
     claim_namespace(proposal.target.place, proposal.target.repository.id, proposal.target.repository.created)
-    earlier, approval = check_and_build(proposal, request, lakefs, limits, now=now)
-    if earlier in (ApprovalStatus.EXPIRED, ApprovalStatus.INCOMPLETE):
+    earlier_status, approval = check_and_build(proposal, request, lakefs, limits, now=now)
+    if earlier_status in (ApprovalStatus.EXPIRED, ApprovalStatus.INCOMPLETE):
         revoke(proposal, who=request.who, how="renewed", now=now)
     grant(proposal, approval, now=now)
     return approval
@@ -104,21 +104,21 @@ def check(
 def check_and_build(
     proposal: Proposal, request: ApprovalRequest, lakefs: LakeFS, limits: BrakeLimits, *, now: datetime
 ) -> tuple[ApprovalStatus, Approval]:
-    """Check everything, and return the status of any earlier approval and the new approval, which isn't written."""
+    """Check everything, and return the status of any earlier approval and the new approval, which isn't written yet."""
     refuse_earlier_format(proposal.record, "approved")
-    earlier = earlier_status(proposal, now=now)
+    earlier_status = status_of_earlier_approval(proposal, now=now)
     check_request(proposal, request)
-    check_newer(proposal, request, earlier)
+    check_newer(proposal, request, earlier_status)
     approval = new_approval(proposal, request, limits, now=now)
     check_brakes(proposal, request.released, limits, until=approval.until)
     check_unchanged(proposal, lakefs)
     check_set(proposal)
-    return earlier, approval
+    return earlier_status, approval
 
 
 def new_approval(proposal: Proposal, request: ApprovalRequest, limits: BrakeLimits, *, now: datetime) -> Approval:
-    """The requested approval. By default it ends when the mark becomes too old; if the mark is already too old, it ends
-    after the same time span, counted from now.
+    """The requested approval. By default, it ends when the mark becomes too old or, if the mark is already too old,
+    after the same time span from now.
 
     Raises `WrongUsage` for an unusable name or reason, an end in the past, or a mark that can't be approved for the
     reference collector.
@@ -131,8 +131,8 @@ def new_approval(proposal: Proposal, request: ApprovalRequest, limits: BrakeLimi
             "Pass a later time."
         )
     released = {
-        known_brake(name): single_line(because, f"the reason for releasing {name}")
-        for name, because in request.released.items()
+        known_brake(name): single_line(reason, f"the reason for releasing {name}")
+        for name, reason in request.released.items()
     }
     if request.for_reference and proposal.record.inventory is not None:
         raise WrongUsage(
@@ -140,7 +140,7 @@ def new_approval(proposal: Proposal, request: ApprovalRequest, limits: BrakeLimi
             "checks each object again, but the reference collector doesn't. Leave out --for-reference, or make a "
             "mark that lists the store."
         )
-    if request.for_reference and proposal.record.incremental and proposal.target.place.seal is None:
+    if request.for_reference and proposal.record.is_incremental and proposal.target.place.seal is None:
         raise WrongUsage(
             f"{proposal.name} is incremental: it builds on files of earlier marks, which anyone with write access to "
             "the namespace can alter. lakegc's sweep verifies them again, but the reference collector doesn't. "
@@ -169,9 +169,10 @@ def grant(proposal: Proposal, approval: Approval, *, now: datetime) -> None:
     """Write an approval, in the order described at the top of this module."""
     place = proposal.target.place
     if proposal.mark is None:
-        replacing = read_untrusted(place, approval.mark_id)
-        earlier_status(proposal, now=now)  # an approval given since `replacing` was read makes the write fail
-        write_approval(place, approval, replacing=replacing)
+        existing = read_untrusted_approval(place, approval.mark_id)
+        # an approval given since `existing` was read makes the write fail
+        status_of_earlier_approval(proposal, now=now)
+        write_approval(place, approval, replacing=existing)
         return
     proposal.mark.move_to(MarkState.APPROVED, approval=approval.sha256)
     write_recorded_approval(proposal.mark, approval)
@@ -185,14 +186,14 @@ def write_recorded_approval(mark: Mark, approval: Approval) -> None:
 
     Raises `ApprovalConflict` if the record no longer names this approval, or if others keep writing the file.
     """
-    for last in (*[False] * (MAX_TRIES - 1), True):
-        replacing = read_untrusted(mark.place, approval.mark_id)
+    for attempt in range(1, MAX_TRIES + 1):
+        existing = read_untrusted_approval(mark.place, approval.mark_id)
         if Mark.open(mark.place, approval.mark_id).record.approval != approval.sha256:
             raise conflict_error(mark)
         try:
-            write_approval(mark.place, approval, replacing=replacing)
+            write_approval(mark.place, approval, replacing=existing)
         except ApprovalConflict:  # a concurrent revoke has recorded the end of the earlier approval
-            if last:
+            if attempt == MAX_TRIES:
                 raise
         else:
             return
@@ -219,22 +220,22 @@ def conflict_error(mark: Mark) -> ApprovalConflict:
 
 
 def revoke(proposal: Proposal, *, who: str, now: datetime, how: str = "revoked") -> None:
-    """Revoke an approval, even one that is only partly written, and record its end, with `how` it ended.
-    `now` is by the store's clock.
+    """Revoke an approval, even a partly written one, and record that it ended, and `how`. `now` is by the
+    store's clock.
 
     Raises `WrongUsage` if there is no approval, `Refused` if the mark is being swept, was swept, or is superseded.
     """
     place, mark = proposal.target.place, proposal.mark
     refuse_used(proposal)
     if mark is not None:
-        summary = withdraw_reference_summary(place, proposal.record.mark_id)
+        had_summary = withdraw_reference_summary(place, proposal.record.mark_id)
         was_approved = mark.record.state is MarkState.APPROVED
         if was_approved:
             mark.move_to(MarkState.MARKED, approval=None)
     else:
-        was_approved = summary = False
-    ended = record_end(proposal, who=who, how=how, now=now)
-    if not (was_approved or summary or ended):
+        was_approved = had_summary = False
+    had_approval = record_end(proposal, who=who, how=how, now=now)
+    if not (was_approved or had_summary or had_approval):
         raise WrongUsage(f"{proposal.name} is not approved, so there is nothing to revoke.")
 
 
@@ -242,28 +243,29 @@ def record_end(proposal: Proposal, *, who: str, how: str, now: datetime) -> bool
     """Record the end of an approval in approval.json, even if that file is unreadable. Returns whether there was an
     approval to end."""
     place, mark_id = proposal.target.place, proposal.record.mark_id
-    replacing = read_untrusted(place, mark_id)
-    if replacing is None or (proposal.mark is not None and is_named_by_record(place, mark_id, replacing[0])):
+    existing = read_untrusted_approval(place, mark_id)
+    if existing is None or (proposal.mark is not None and is_named_by_record(place, mark_id, existing[0])):
         return False
-    ended = ApprovalEnd(how=how, who=who, when=now.isoformat())
+    end = ApprovalEnd(how=how, who=who, when=now.isoformat())
     try:
-        earlier = Approval.from_json(replacing[0], mark_id)
+        approval = Approval.from_json(existing[0], mark_id)
     except DamagedData:
         layout = None if proposal.foreign is None else proposal.foreign.layout
-        earlier = Approval(mark_id, layout, "", "unreadable", "unreadable", now, now)
-    if earlier.ended is not None:
+        approval = Approval(mark_id, layout, "", "unreadable", "unreadable", now, now)
+    if approval.ended is not None:
         return False
     try:
-        write_approval(place, replace(earlier, ended=ended), replacing=replacing)
+        write_approval(place, replace(approval, ended=end), replacing=existing)
     except ApprovalConflict:
         if proposal.mark is None:
             raise
-        # a new approval has already replaced it, so there is nothing to record
+        # a new approval has already replaced this one, so there is nothing to record
     return True
 
 
 def is_named_by_record(place: Place, mark_id: str, data: bytes) -> bool:
-    """Whether the mark's record names this approval. If so, it was given after the earlier one had been revoked."""
+    """Whether the mark's record names the approval in `data`. If so, it is a new one, given after the earlier one had
+    been revoked."""
     return Mark.open(place, mark_id).record.approval == hashlib.sha256(data).hexdigest()
 
 
@@ -287,8 +289,8 @@ def verify_approved(target: Target, record: MarkRecord, approval: Approval | Non
     """Raise `Refused` unless this approval is valid now for this lakegc mark, and the mark is unchanged.
 
     Called right before a sweep: rows, files and record must be the approved ones. Rules and holds may have changed
-    since: a sweep applies the current ones to approved objects only, so it can only keep more. `now` is by the store's
-    clock.
+    since then: a sweep applies the current ones, but only to approved objects, so it can only keep more of them. `now`
+    is by the store's clock.
     """
     check_approved(target, record, approval, now=now)
     verify_recorded_files(target, record)
@@ -304,7 +306,7 @@ def check_approved(target: Target, record: MarkRecord, approval: Approval | None
 
 
 def verify_recorded_files(target: Target, record: MarkRecord) -> None:
-    """Raise `Refused` unless the mark's rows and files are the recorded ones. For backups and resumed sweeps."""
+    """Raise `Refused` unless the mark's rows and files are the recorded ones. Called for backups and resumed sweeps."""
     check_record(record)
     check_files(target, record)
 

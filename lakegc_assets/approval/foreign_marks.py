@@ -20,12 +20,12 @@ from spark_resources.model import DATA, ROOT, MarkState, Scope
 from spark_resources.stores.base import Store
 
 FOLDERS = (DATA, ROOT)  # everything that may be collected is under data/ or directly in the root
-SWEEP_RECORD = "theirs/"  # the record of a sweep, in lakegc's folder for this mark id
+SWEEP_RECORD_FOLDER = "theirs/"  # in lakegc's folder for this mark id
 ASSUMED_MIN_AGE = timedelta(hours=24)  # the reference collector's default
 
 
 def sweep_record_root(mark_id: str) -> str:
-    return mark_folder(mark_id) + SWEEP_RECORD
+    return mark_folder(mark_id) + SWEEP_RECORD_FOLDER
 
 
 def open_sweep_record(target: Target, mark_id: str) -> Mark | None:
@@ -36,8 +36,8 @@ def open_sweep_record(target: Target, mark_id: str) -> Mark | None:
         return None
 
 
-def record_of_foreign(target: Target, foreign: ReferenceMark, addresses: pa.ChunkedArray) -> MarkRecord:
-    """A record of this mark with the counts that brakes measure, finished at the time of its newest file.
+def record_of_foreign_mark(target: Target, foreign: ReferenceMark, addresses: pa.ChunkedArray) -> MarkRecord:
+    """A record of this mark with the counts that brakes measure. The mark's end is the time of its newest file.
 
     `live` counts all candidates in the store that aren't in the mark. Lists the namespace once.
     """
@@ -71,7 +71,7 @@ def finished_at(target: Target, foreign: ReferenceMark) -> datetime:
 
 
 def count_objects(target: Target, addresses: pa.ChunkedArray) -> dict[str, int]:
-    """The COUNTS of a mark with these addresses, from a new listing of the store."""
+    """The `COUNTS` of the brakes for a mark with these addresses, from a new listing of the store."""
     marked = set(addresses.to_pylist())
     local, store = target.blockstore == "local", target.place.store()
     candidates = candidate_bytes = expired_stored = expired_bytes = 0
@@ -93,8 +93,8 @@ def count_objects(target: Target, addresses: pa.ChunkedArray) -> dict[str, int]:
 
 
 def cutoff_of(store: Store, foreign: ReferenceMark) -> datetime:
-    """Objects modified after this time count as changed since the mark: the cutoff in the mark's summary, but no later
-    than the mark's oldest file; without a cutoff in the summary, 24 hours before that file.
+    """Objects modified after this time count as changed since the mark. It is the cutoff in the mark's summary, but no
+    later than the time of the mark's oldest file; if the summary has no cutoff, it is 24 hours before that time.
 
     Raises `DamagedData` if the cutoff is not a time with a time zone.
     """

@@ -8,15 +8,15 @@ from lakegc_assets.rules.brakes import BRAKES, OTHERS, name_of_release
 from spark_resources.errors import WrongUsage, did_you_mean
 
 MAX_LENGTH = 1_000  # characters of a name or a reason
-DIGEST_CHARACTERS = 12  # the shortest prefix of a digest that is accepted
+MIN_DIGEST_CHARACTERS = 12  # the shortest prefix of a digest that is accepted
 
 
 def known_brake(name: str) -> str:
     """Return a brake's name unchanged. Raises `WrongUsage` if it is unknown, or lacks the repository it must name."""
     brake, _, repository = name.partition("/")
     if brake not in BRAKES or ("/" in name and brake != OTHERS):
-        meant = did_you_mean(brake, BRAKES) or f"The brakes are {', '.join(BRAKES)}."
-        raise WrongUsage(f"there is no brake '{name}'. {meant}")
+        hint = did_you_mean(brake, BRAKES) or f"The brakes are {', '.join(BRAKES)}."
+        raise WrongUsage(f"there is no brake '{name}'. {hint}")
     if brake == OTHERS and not repository:
         raise WrongUsage(
             f"the brake {OTHERS} can only be released for one repository at a time, by name: "
@@ -39,12 +39,12 @@ def single_line(text: str, what: str) -> str:
 
 
 def complete_digest(text: str, expected: str) -> str:
-    """`expected` if it starts with the text (trimmed, in lower case), otherwise that text. Raises `WrongUsage` if the
-    text is too short."""
+    """Complete a digest: return `expected` if it starts with the text (trimmed, in lower case), otherwise that text.
+    Raises `WrongUsage` if the text is too short."""
     text = text.strip().lower()
-    if len(text) < DIGEST_CHARACTERS:
+    if len(text) < MIN_DIGEST_CHARACTERS:
         raise WrongUsage(
-            f"enter at least the first {DIGEST_CHARACTERS} characters of the digest, which identifies the reviewed "
+            f"enter at least the first {MIN_DIGEST_CHARACTERS} characters of the digest, which identifies the reviewed "
             "set. The expired_set asset and 'lakegc review' show it."
         )
     return expected if expected.startswith(text) else text

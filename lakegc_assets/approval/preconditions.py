@@ -1,4 +1,4 @@
-"""Preconditions of an approval. Each check raises an error or returns; none writes anything (invariants 7, 9, 11)."""
+"""Preconditions of an approval (invariants 7, 9, 11). Each check raises an error or returns; none writes anything."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spark_resources.lakefs import LakeFS
 from spark_resources.mark_store.approval import Approval, ApprovalStatus
 from spark_resources.mark_store.foreign_expired_set import reference_mark
 from spark_resources.mark_store.holds import read_holds
-from spark_resources.mark_store.mark import own_marks
+from spark_resources.mark_store.mark import own_mark_ids
 from spark_resources.mark_store.record import MarkRecord, digest_of
 
 
@@ -27,18 +27,18 @@ def refuse_store_without_conditional_writes(proposal: Proposal, *, single_deploy
         )
 
 
-def earlier_status(proposal: Proposal, *, now: datetime) -> ApprovalStatus:
+def status_of_earlier_approval(proposal: Proposal, *, now: datetime) -> ApprovalStatus:
     """The status of an earlier approval. Raises `Refused` unless a new one may be given."""
     refuse_used(proposal)
     approval = read_if_intact(proposal)
-    earlier = proposal.status(approval, now=now)
-    if earlier is ApprovalStatus.APPROVED and approval is not None:
+    status = proposal.status(approval, now=now)
+    if status is ApprovalStatus.APPROVED and approval is not None:
         raise Refused(
             f"{proposal.name} is already approved by {approval.who} until {approval.until:%Y-%m-%d %H:%M} UTC. To "
             "approve it with other options, first revoke that approval: lakegc revoke.",
             invariant=7,
         )
-    return earlier
+    return status
 
 
 def check_request(proposal: Proposal, request: ApprovalRequest) -> None:
@@ -68,16 +68,16 @@ def check_request(proposal: Proposal, request: ApprovalRequest) -> None:
         )
     if request.digest is not None and request.digest != proposal.digest:
         raise Refused(
-            f"the digest of {proposal.name} is {proposal.digest}, but {request.digest} was approved, which is a "
+            f"the digest of {proposal.name} is {proposal.digest}, but {request.digest} was requested, which is a "
             "different set. Review the current one: lakegc review.",
             invariant=7,
         )
 
 
-def check_newer(proposal: Proposal, request: ApprovalRequest, earlier: ApprovalStatus) -> None:
+def check_newer(proposal: Proposal, request: ApprovalRequest, earlier_status: ApprovalStatus) -> None:
     """Raise `Refused` if a request isn't newer than the end of an expired approval, which it would merely extend."""
     approval = read_if_intact(proposal)
-    if earlier is ApprovalStatus.EXPIRED and approval is not None and request.when < approval.until:
+    if earlier_status is ApprovalStatus.EXPIRED and approval is not None and request.when < approval.until:
         raise Refused(
             f"the approval of {proposal.name} by {approval.who} ended at {approval.until:%Y-%m-%d %H:%M:%S} UTC, and "
             f"this one was given earlier, at {request.when:%Y-%m-%d %H:%M:%S}. Review the mark, and approve again.",
@@ -105,15 +105,15 @@ def check_brakes(proposal: Proposal, released: Mapping[str, str], limits: BrakeL
     """Raise `StoppedByBrakes` for tripped brakes that aren't released, `BrakeNotTripped` for released brakes that
     haven't tripped. Each error names both kinds, so that the next attempt can succeed.
 
-    The mark's age is measured at the end of the approval, because the mark may be swept as late as that.
+    The mark's age is measured at the end of the approval, because the mark may be swept as late as then.
     """
     all_brakes = brakes(proposal.record, limits, now=until)
     tripped = {brake.name: brake.why for brake in all_brakes if brake.tripped}
     unreleased = {name: why for name, why in tripped.items() if name not in released}
     sentences = "".join(f"\n  {name}: {why}" for name, why in unreleased.items())
     how_to_release = (
-        "\nIf that is expected, release each brake by name with a reason: --release BRAKE --because TEXT, or in "
-        "Dagster's job approve 'release: {BRAKE: TEXT}'."
+        "\nIf that is expected, release each brake by name with a reason: --release BRAKE --because TEXT, or, "
+        "in Dagster's job approve, 'release: {BRAKE: TEXT}'."
     )
     if not_tripped := sorted(set(released) - set(tripped)):
         others_tripped = (
@@ -121,9 +121,9 @@ def check_brakes(proposal: Proposal, released: Mapping[str, str], limits: BrakeL
             if unreleased
             else f" Tripped: {', '.join(tripped) or 'none'}."
         )
-        have = "has" if len(not_tripped) == 1 else "have"
+        verb = "has" if len(not_tripped) == 1 else "have"
         raise BrakeNotTripped(
-            f"{', '.join(not_tripped)} {have} not tripped for {proposal.name} and can't be released in advance."
+            f"{', '.join(not_tripped)} {verb} not tripped for {proposal.name} and can't be released in advance."
             f"{others_tripped}",
             tuple(tripped),
         )
@@ -157,7 +157,7 @@ def check_unchanged(proposal: Proposal, lakefs: LakeFS) -> None:
 
 
 def check_set(proposal: Proposal) -> None:
-    """Raise `Refused` unless the namespace contains, byte for byte, the set that the digest names."""
+    """Raise `Refused` unless the namespace contains, byte for byte, the set that the digest identifies."""
     if proposal.foreign is not None:
         check_foreign(proposal)
         return
@@ -178,7 +178,7 @@ def check_foreign(proposal: Proposal) -> None:
     """Raise `Refused` if a foreign mark has changed since it was reviewed."""
     assert proposal.foreign is not None
     name, place = f"{proposal.foreign.layout}/{proposal.foreign.mark_id}", proposal.target.place
-    foreign = reference_mark(place, name, ours=own_marks(place))
+    foreign = reference_mark(place, name, own_ids=own_mark_ids(place))
     if foreign is None or foreign_files(proposal.target, foreign).digest != proposal.digest:
         raise Refused(
             f"the files of {proposal.name} have changed since the review: at least one was altered, added or removed. "
@@ -188,7 +188,7 @@ def check_foreign(proposal: Proposal) -> None:
 
 
 def check_status(repository: str, mark: str, status: ApprovalStatus, approval: Approval | None) -> None:
-    """Raise `Refused` (invariant 7) unless a mark is approved. `mark` is its id, or layout/id of a foreign mark."""
+    """Raise `Refused` (invariant 7) unless a mark is approved. `mark` is its id, or `layout/id` for a foreign mark."""
     if status is ApprovalStatus.APPROVED:
         return
     why = {
@@ -196,8 +196,8 @@ def check_status(repository: str, mark: str, status: ApprovalStatus, approval: A
         ApprovalStatus.INCOMPLETE: "has an approval that is incomplete or was altered",
         ApprovalStatus.EXPIRED: f"was approved until {approval.until:%Y-%m-%d %H:%M} UTC" if approval else "",
     }[status]
-    kind = NothingToDo if status is ApprovalStatus.NONE else Refused
-    raise kind(
+    error_type = NothingToDo if status is ApprovalStatus.NONE else Refused
+    raise error_type(
         f"mark {mark.rpartition('/')[2]} of {repository} {why}. To review it: lakegc review {repository} {mark}. To "
         f"approve it: lakegc approve {repository} {mark}, or the job approve in Dagster.",
         invariant=7,

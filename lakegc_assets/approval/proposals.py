@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from lakegc_assets.approval.foreign_marks import open_sweep_record, record_of_foreign
+from lakegc_assets.approval.foreign_marks import open_sweep_record, record_of_foreign_mark
 from lakegc_assets.approval.verify_files import foreign_files
 from lakegc_assets.mark.context import Target
 from spark_resources.errors import DamagedData, NothingToDo, Refused, WrongUsage, full_stop
@@ -19,8 +19,8 @@ from spark_resources.mark_store.approval import (
     withdraw_stale_summary,
 )
 from spark_resources.mark_store.foreign_expired_set import reference_mark
-from spark_resources.mark_store.foreign_layouts import WITH_SUMMARY, ReferenceMark
-from spark_resources.mark_store.mark import Mark, own_marks
+from spark_resources.mark_store.foreign_layouts import LAYOUTS_WITH_SUMMARY, ReferenceMark
+from spark_resources.mark_store.mark import Mark, own_mark_ids
 from spark_resources.mark_store.record import MarkRecord
 from spark_resources.model import MarkState, check_mark_id
 from spark_resources.stores.base import Store
@@ -31,7 +31,8 @@ USED_STATES = frozenset({MarkState.SWEEPING, MarkState.SWEPT, MarkState.SWEPT_WI
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A finished mark proposed for approval. For a foreign mark, `record` is built from its files and a listing."""
+    """A finished mark proposed for approval. For a foreign mark, `record` is built from its files and a
+    listing of the store."""
 
     target: Target
     record: MarkRecord
@@ -60,7 +61,7 @@ class Proposal:
 @dataclass(frozen=True, slots=True)
 class ApprovalRequest:
     """A person's request to approve a mark. `when` is by the store's clock; `how` is the interface (terminal or UI);
-    `released` are brakes, each with the reason.
+    `released` maps the brakes to release to the reasons.
 
     `until` is None if the approval is to last until the mark is too old. `digest` identifies the set that was reviewed;
     None if none was given. `for_reference` also lets the reference collector sweep the mark."""
@@ -75,7 +76,8 @@ class ApprovalRequest:
 
 
 def propose(target: Target, name: str, *, now: datetime) -> Proposal:
-    """Open the finished mark with this id, or the foreign `layout/id`, for approval. `now` is by the store's clock.
+    """Open the finished mark with this id, or the foreign mark with this `layout/id`, for approval. `now` is by the
+    store's clock.
 
     Raises `WrongUsage` if it is unknown or unfinished, `Refused` if it belongs to another repository. Removes a summary
     that is left over from an approval that has ended.
@@ -89,12 +91,12 @@ def propose(target: Target, name: str, *, now: datetime) -> Proposal:
         refuse_unfinished(mark.record)
         withdraw_stale_summary(place, mark.record, now=now)
         return Proposal(target, mark.record, mark.record.digest or "", mark=mark)
-    foreign = reference_mark(place, name, ours=own_marks(place))
+    foreign = reference_mark(place, name, own_ids=own_mark_ids(place))
     if foreign is None:
         raise WrongUsage(f"there is no mark {name} of {target.repository.id}. 'lakegc status' lists the marks.")
     refuse_unusable_foreign_mark(target, foreign)
     files = foreign_files(target, foreign)
-    return Proposal(target, record_of_foreign(target, foreign, files.addresses), files.digest, foreign=foreign)
+    return Proposal(target, record_of_foreign_mark(target, foreign, files.addresses), files.digest, foreign=foreign)
 
 
 def refuse_unfinished(record: MarkRecord) -> None:
@@ -113,7 +115,9 @@ def refuse_unusable_foreign_mark(target: Target, foreign: ReferenceMark) -> None
             "name. Make a new mark.",
             invariant=7,
         )
-    if foreign.layout in WITH_SUMMARY and (foreign.summary is None or foreign.summary.get("success") is not True):
+    if foreign.layout in LAYOUTS_WITH_SUMMARY and (
+        foreign.summary is None or foreign.summary.get("success") is not True
+    ):
         raise WrongUsage(
             f"mark {foreign.mark_id} of {target.repository.id} is not finished: its collector wrote no success "
             "summary. Make a new mark."

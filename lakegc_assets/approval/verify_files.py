@@ -53,7 +53,7 @@ def check_keys(addresses: pa.Array, where: str, *, local_adapter: bool, advice: 
     if len(forbidden):
         named = ", ".join(repr(key) for key in forbidden.slice(0, MAX_NAMED).to_pylist())
         raise Refused(
-            f"{where} names {plural(len(forbidden), 'key')} that no sweep may delete (outside data/ and not of a "
+            f"{where} names {plural(len(forbidden), 'key')} that no sweep may delete (outside data/ and not a "
             f"legacy object, or with '.' or '..' as a path segment): {named}. {advice}",
             invariant=5,
         )
@@ -73,7 +73,8 @@ def check_files(target: Target, record: MarkRecord) -> None:
 
 
 def refuse_unrecorded_files(place: Place, record: MarkRecord, recorded: list[Part]) -> None:
-    """Raise `Refused` for an unrecorded file in a mark's folders. Other collectors would treat it as the mark's."""
+    """Raise `Refused` for an unrecorded file in a mark's folders, which other collectors would treat as part of the
+    mark."""
     if added := unrecorded_files(place, record, recorded):
         more = f" and {len(added) - MAX_NAMED:,} more" if len(added) > MAX_NAMED else ""
         raise Refused(
@@ -120,7 +121,7 @@ def address_column(data: bytes, where: str) -> pa.Array:
 
 @dataclass(frozen=True, slots=True)
 class ForeignFiles:
-    """The content of a foreign mark: a digest over its files, and its addresses."""
+    """The content of a foreign mark: its addresses, and a digest over its files."""
 
     digest: str
     addresses: pa.ChunkedArray

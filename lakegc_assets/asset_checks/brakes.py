@@ -39,19 +39,19 @@ def spec(name: str) -> dg.AssetCheckSpec:
     )
 
 
-def check_result(name: str, checked: Sequence[Brake]) -> dg.AssetCheckResult:
+def check_result(name: str, brakes_of_check: Sequence[Brake]) -> dg.AssetCheckResult:
     """The result of one check: for one brake, or for `others`, which has a brake per repository that was not read."""
-    tripped = [brake for brake in checked if brake.tripped]
-    measured = [brake.measured for brake in checked if brake.measured is not None]
+    tripped = [brake for brake in brakes_of_check if brake.tripped]
+    measurements = [brake.measured for brake in brakes_of_check if brake.measured is not None]
     return dg.AssetCheckResult(
         passed=not tripped,
         asset_key=review.expired_set.key,
         check_name=f"brake_{name}",
         severity=dg.AssetCheckSeverity.WARN,
-        description="\n".join(map(how_to_release, tripped)) or checked[0].why,
+        description="\n".join(map(how_to_release, tripped)) or brakes_of_check[0].why,
         metadata={
-            "bound": checked[0].bound,
-            "measured": sum(measured) if measured else "nothing to compare with",
+            "bound": brakes_of_check[0].bound,
+            "measured": sum(measurements) if measurements else "nothing to compare with",
         },
     )
 
@@ -75,7 +75,7 @@ with warnings.catch_warnings():
 
     @dg.multi_asset_check(name="brakes", specs=[spec(name) for name in BRAKES])
     def check_brakes(context: dg.AssetCheckExecutionContext, marks: MarksResource) -> Iterator[dg.AssetCheckResult]:
-        """Every brake of the partition's mark, with the limits that are configured now."""
+        """Every brake of the partition's mark, with the currently configured limits."""
         try:
             limits = BrakeLimits.of(marks.settings())
             all_brakes = brakes(

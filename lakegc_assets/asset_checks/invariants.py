@@ -18,12 +18,12 @@ import dagster as dg
 from lakegc_assets import partitions
 from lakegc_assets.assets import mark, review
 from lakegc_assets.resources import MarksResource
-from lakegc_assets.rules.brakes import unread_in
+from lakegc_assets.rules.brakes import unread_repositories_in
 from lakegc_assets.rules.incremental import late_uploads
 from spark_resources.errors import LakegcError
 from spark_resources.mark_store.record import CHAIN, MarkRecord, check_order
 
-Measured = tuple[bool, Mapping[str, Any]]
+Measurement = tuple[bool, Mapping[str, Any]]
 """Whether an invariant holds, and the metadata to show."""
 
 
@@ -31,28 +31,28 @@ Measured = tuple[bool, Mapping[str, Any]]
 class Invariant:
     """One check: its asset, name, invariant number (if any), description (`promise`), and measurement of a record.
 
-    `violation` is the message that is shown if it fails.
+    `violation` is the message that is shown if the check fails.
     """
 
     asset: dg.AssetsDefinition
     name: str
     number: int | None
     promise: str
-    measure: Callable[[MarkRecord], Measured]
+    measure: Callable[[MarkRecord], Measurement]
     violation: str = "This mark isn't trustworthy. Make a new one."
 
 
-def clocks_agree(record: MarkRecord) -> Measured:
+def clocks_agree(record: MarkRecord) -> Measurement:
     times = [datetime.fromisoformat(text) for text in record.clocks.values()]
     return len(times) == 3, {"seconds_apart": (max(times) - min(times)).total_seconds(), **record.clocks}
 
 
-def inside_only(record: MarkRecord) -> Measured:
+def inside_only(record: MarkRecord) -> Measurement:
     facts = record.step("namespace_slices").facts
     return True, {"objects": facts["objects"], "not_candidates": facts["not_candidates"]}
 
 
-def read_twice(record: MarkRecord) -> Measured:
+def read_twice(record: MarkRecord) -> Measurement:
     facts = record.step("uncommitted_addresses").facts
     readings = {part: facts.get(part, {}) for part in ("first", "second")}
     return all("files" in counts for counts in readings.values()), {
@@ -60,53 +60,55 @@ def read_twice(record: MarkRecord) -> Measured:
     }
 
 
-def heads_retained(record: MarkRecord) -> Measured:
+def heads_retained(record: MarkRecord) -> Measurement:
     facts = record.step("retained_commits").facts
     return facts["retained"] >= 1, {name: facts[name] for name in ("branches", "retained", "expired")}
 
 
-def ranges_whole(record: MarkRecord) -> Measured:
+def ranges_whole(record: MarkRecord) -> Measurement:
     facts = record.step("committed_addresses").facts
     return True, {name: facts[name] for name in ("ranges", "entries", "outside", "bytes_read")}
 
 
-def others_read(record: MarkRecord) -> Measured:
-    read = record.step("committed_addresses").facts["elsewhere"]
+def others_read(record: MarkRecord) -> Measurement:
+    committed = record.step("committed_addresses").facts["elsewhere"]
     staged = record.step("uncommitted_addresses").facts
-    readings = [staged.get(part, {}) for part in ("first_elsewhere", "second_elsewhere")]
-    unread = unread_in(record)
-    all_read = not unread and (not read["repositories"] or all("branches" in counts for counts in readings))
+    staged_counts = [staged.get(part, {}) for part in ("first_elsewhere", "second_elsewhere")]
+    unread_repositories = unread_repositories_in(record)
+    all_read = not unread_repositories and (
+        not committed["repositories"] or all("branches" in counts for counts in staged_counts)
+    )
     return all_read, {
-        "repositories": len(read["repositories"]),
-        "trusted": ", ".join(read["trusted"]),
-        "unread": "; ".join(f"{name}: {why}" for name, why in sorted(unread.items())),
-        "branches": readings[0].get("branches", 0),
-        "tables": read["tables"],
-        "addresses_here": read["addresses"] + max(counts.get("addresses", 0) for counts in readings),
+        "repositories": len(committed["repositories"]),
+        "trusted": ", ".join(committed["trusted"]),
+        "unread": "; ".join(f"{name}: {why}" for name, why in sorted(unread_repositories.items())),
+        "branches": staged_counts[0].get("branches", 0),
+        "tables": committed["tables"],
+        "addresses_here": committed["addresses"] + max(counts.get("addresses", 0) for counts in staged_counts),
     }
 
 
-def in_order(record: MarkRecord) -> Measured:
+def read_in_order(record: MarkRecord) -> Measurement:
     check_order(record, before="expired_set")
     steps = [(name, record.step(name)) for name in CHAIN]
     is_in_order = all(first.number < second.number for (_, first), (_, second) in pairwise(steps))
     return is_in_order, {name: f"{step.started.isoformat()} to {step.finished.isoformat()}" for name, step in steps}
 
 
-def live_is_listed(record: MarkRecord) -> Measured:
+def live_is_listed(record: MarkRecord) -> Measurement:
     facts = record.step("expired_set").facts
     names = ("live_inside", "live_not_listed", "live_lost", "live_lost_accepted")
     return facts["live_lost"] == facts["live_lost_accepted"], {name: facts[name] for name in names}
 
 
-def identical_content_probed(record: MarkRecord) -> Measured:
+def identical_content_probed(record: MarkRecord) -> Measurement:
     facts = record.step("expired_set").facts
     names = ("probes", "not_probed", "probes_failed", "kept_by_probes")
     why = {"unclear": "; ".join(facts.get("unclear", []))}
     return facts["not_probed"] == 0 and facts["probes_failed"] == 0, {name: facts[name] for name in names} | why
 
 
-def young_kept(record: MarkRecord) -> Measured:
+def young_kept(record: MarkRecord) -> Measurement:
     facts = record.step("expired_set").facts
     return record.cutoff <= record.start, {
         "start": record.start.isoformat(),
@@ -115,11 +117,11 @@ def young_kept(record: MarkRecord) -> Measured:
     }
 
 
-def nothing_missed(record: MarkRecord) -> Measured:
+def nothing_missed(record: MarkRecord) -> Measurement:
     facts = record.step("expired_set").facts
-    basis = "since " + ", ".join(record.basis["chain"]) if record.incremental else f"full: {record.basis['why']}"
+    basis = "since " + ", ".join(record.basis["chain"]) if record.is_incremental else f"full: {record.basis['why']}"
     metadata = {"made": basis, "missed": facts.get("missed", 0), "unknown": facts.get("missed_unknown", "")}
-    if record.incremental:
+    if record.is_incremental:
         metadata["not_looked_for"] = f"{late_uploads(record)} To make it now: lakegc mark {record.repository} --full"
     return metadata["missed"] == 0, metadata | {"names": ", ".join(facts.get("missed_names", []))}
 
@@ -157,7 +159,7 @@ INVARIANTS = [
         "read_in_order",
         2,
         "The listing was read first, then staged changes, then commits.",
-        in_order,
+        read_in_order,
     ),
     Invariant(
         review.expired_set,

@@ -60,7 +60,7 @@ def is_an_approval(event: dg.EventLogRecord) -> bool:
 
 
 def report_advice(instance: dg.DagsterInstance, partition_key: str) -> None:
-    """Report an observation that says that a manually reported event approves nothing, and how to approve instead."""
+    """Report MANUAL_EVENT_ADVICE as an observation of `sweep_approval`."""
     instance.report_runless_asset_event(
         dg.AssetObservation(APPROVAL, partition=partition_key or None, description=MANUAL_EVENT_ADVICE)
     )

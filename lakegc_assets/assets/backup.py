@@ -66,7 +66,7 @@ def backup(context: dg.AssetExecutionContext, config: BackupConfig, marks: Marks
 
 
 def backup_result(summary: Backup, where: str) -> dg.MaterializeResult[Any]:
-    """The result of `backup`: totals by outcome, and its location."""
+    """The result of `backup`: totals by outcome, and the backup's location."""
     return dg.MaterializeResult(
         metadata={
             "repository": summary.subject.repository,

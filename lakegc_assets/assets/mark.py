@@ -11,7 +11,7 @@ place that defines the order.
 import dagster as dg
 from pydantic import Field
 
-from lakegc_assets.assets.results import Materialized, reporting_failures
+from lakegc_assets.assets.results import MaterializeResults, reporting_failures
 from lakegc_assets.mark import committed_addresses as committed
 from lakegc_assets.mark import figures
 from lakegc_assets.mark import namespace_slices as slices
@@ -68,12 +68,14 @@ class MarkConfig(dg.Config):
         if self.clean is not None:
             raise WrongUsage("clean is now called full: set full in the run's configuration, and leave clean out")
         min_age, missing = parse_min_age(self.min_age), tuple(self.accept_missing)
-        taken = parse_inventory_taken(self.inventory_taken, self.inventory)
-        return MarkOptions(self.scope, min_age, self.allow_young, missing, self.inventory, taken, self.since, self.full)
+        inventory_taken = parse_inventory_taken(self.inventory_taken, self.inventory)
+        return MarkOptions(
+            self.scope, min_age, self.allow_young, missing, self.inventory, inventory_taken, self.since, self.full
+        )
 
 
 @dg.asset(group_name="mark", partitions_def=PARTITIONS, kinds={"pyspark", "parquet"}, output_required=False)
-def namespace_slices(context: dg.AssetExecutionContext, config: MarkConfig, marks: MarksResource) -> Materialized:
+def namespace_slices(context: dg.AssetExecutionContext, config: MarkConfig, marks: MarksResource) -> MaterializeResults:
     """Every stored object that may be collected: address, size, time and checksum, as the store lists them.
 
     **The system in short.** lakeFS adds branches and commits to a bucket. A file that is overwritten or deleted in
@@ -102,7 +104,7 @@ def namespace_slices(context: dg.AssetExecutionContext, config: MarkConfig, mark
     kinds={"pyspark", "parquet"},
     output_required=False,
 )
-def uncommitted_addresses(context: dg.AssetExecutionContext, marks: MarksResource) -> Materialized:
+def uncommitted_addresses(context: dg.AssetExecutionContext, marks: MarksResource) -> MaterializeResults:
     """Every address that is staged on a branch and not committed, read twice. None of these objects is garbage.
 
     *Staged* changes were uploaded to a branch and aren't committed yet. No commit refers to them, but readers of
@@ -126,12 +128,12 @@ def uncommitted_addresses(context: dg.AssetExecutionContext, marks: MarksResourc
     kinds={"parquet"},
     output_required=False,
 )
-def retained_commits(context: dg.AssetExecutionContext, marks: MarksResource) -> Materialized:
+def retained_commits(context: dg.AssetExecutionContext, marks: MarksResource) -> MaterializeResults:
     """Every commit with its verdict: retained or expired, by which branch and rule, and until when.
 
     A repository's *retention rules* say for how many days the history of each branch is kept. Commits that a rule still
     keeps, and the newest commit of every branch, are *retained*. The others are *expired*: their files are deleted if
-    nothing else needs them. Without rules every commit is retained. Commits that the rules expire but holds keep (by
+    nothing else needs them. Without rules, every commit is retained. Commits that the rules expire but holds keep (by
     tag, say, or by metadata that marks legal evidence) are retained, too, with the names of those holds.
 
     The verdict is computed twice, by lakegc from the commit graph and by the server, and a commit is retained if either
@@ -151,12 +153,12 @@ def retained_commits(context: dg.AssetExecutionContext, marks: MarksResource) ->
     kinds={"pyspark", "parquet"},
     output_required=False,
 )
-def committed_addresses(context: dg.AssetExecutionContext, marks: MarksResource) -> Materialized:
+def committed_addresses(context: dg.AssetExecutionContext, marks: MarksResource) -> MaterializeResults:
     """Every address that a retained commit reaches. Each range of a commit is read once.
 
-    A commit is a table of paths and their objects, split into files called *ranges*. Commits share the ranges that they
-    have in common. All ranges of all retained commits are read on Spark's executors. Each is verified against its
-    checksums and the commit's metadata. One that is missing or damaged stops the mark, since an object whose address
+    A commit is a table of paths and their objects, split into files called *ranges*. A range that didn't change is
+    shared between commits. All ranges of all retained commits are read on Spark's executors. Each is verified against
+    its checksums and the commit's metadata. A missing or damaged range stops the mark, since an object whose address
     can't be read would look like garbage.
     """
     with reporting_failures(context):

@@ -10,7 +10,7 @@ import dagster as dg
 from lakegc_assets.partitions import PARTITIONS
 from spark_resources.errors import LakegcError, NotAPartition, NothingToDo, Refused
 
-Materialized = Iterator[dg.MaterializeResult[Any]]
+MaterializeResults = Iterator[dg.MaterializeResult[Any]]
 """The return type of an asset's body, which yields one result, or none if there is nothing to do."""
 
 

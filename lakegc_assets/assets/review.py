@@ -4,8 +4,8 @@
 
 import dagster as dg
 
-from lakegc_assets.approval.parse_request import DIGEST_CHARACTERS
-from lakegc_assets.assets.results import Materialized, reporting_failures
+from lakegc_assets.approval.parse_request import MIN_DIGEST_CHARACTERS
+from lakegc_assets.assets.results import MaterializeResults, reporting_failures
 from lakegc_assets.mark import expired_set as expired
 from lakegc_assets.mark.metadata import expired_set_result
 from lakegc_assets.partitions import PARTITIONS
@@ -20,14 +20,15 @@ from spark_resources.mark_store.record import CHAIN
     kinds={"pyspark", "parquet"},
     output_required=False,
 )
-def expired_set(context: dg.AssetExecutionContext, marks: MarksResource) -> Materialized:
+def expired_set(context: dg.AssetExecutionContext, marks: MarksResource) -> MaterializeResults:
     """The expired objects: listed, old enough, and referenced by nothing live. Only an approval allows deleting them.
 
     `expired_set = namespace_slices - uncommitted_addresses - committed_addresses - young - on hold`, each object with
-    its size, its age and the reason why it is expired. *On hold* are objects that people asked to keep despite the
-    rules; those that only holds keep are listed separately. *Young* objects were stored less than the minimum
-    age ago (24 hours unless configured otherwise): they may be about to be committed. If a branch may serve an object
-    that no list names, the path of the object is probed on the server. Without a clear result the object is kept.
+    its size, its age and the reason why it is expired. Objects *on hold* are kept despite the rules, because someone
+    requested it; those that nothing but a hold keeps are listed separately. *Young* objects were stored less than the
+    minimum age ago (24 hours unless configured otherwise): they may be about to be committed. If a branch may serve an
+    object that is on no list, the path of the object is probed on the server. Without a clear result, the object is
+    kept.
 
     **What to do next:** check the counts, plots and sample below, and the checks. The whole list:
     `lakegc review REPOSITORY MARK --list`. This asset deletes nothing. To approve the set, see *sweep_approval*.
@@ -50,7 +51,7 @@ sweep_approval = dg.AssetSpec(
 
 **To approve:** review *expired_set* and its checks. Then launch the job *approve*: on its *Launchpad*, choose the
 mark's partition, and fill in who you are, the digest of the set as *expired_set* shows it (its first
-{DIGEST_CHARACTERS} characters suffice), and the brakes you release, each with the reason, if any has tripped:
+{MIN_DIGEST_CHARACTERS} characters suffice), and, if any brakes have tripped, those you release, each with a reason:
 
     ops:
       give_approval:

@@ -5,7 +5,7 @@ import dagster as dg
 from pydantic import Field
 
 from lakegc_assets.assets.backup import backup
-from lakegc_assets.assets.results import Materialized, reporting_failures
+from lakegc_assets.assets.results import MaterializeResults, reporting_failures
 from lakegc_assets.assets.review import expired_set, sweep_approval
 from lakegc_assets.partitions import PARTITIONS
 from lakegc_assets.resources import MarksResource
@@ -37,14 +37,14 @@ class SweepConfig(dg.Config):
     kinds={"pyspark", "parquet"},
     output_required=False,
 )
-def sweep_report(context: dg.AssetExecutionContext, config: SweepConfig, marks: MarksResource) -> Materialized:
-    """The outcome of every approved object: deleted, already gone, rescued, changed or failed. **This deletes.**
+def sweep_report(context: dg.AssetExecutionContext, config: SweepConfig, marks: MarksResource) -> MaterializeResults:
+    """The outcome of every approved object: deleted, already gone, rescued, changed or failed. **It deletes objects.**
 
     Only approved objects are deleted, and none that is live again: everything that branches, commits, holds and staged
     changes refer to *now* is read again before the first delete, and whenever that re-verification has become too old.
     Objects that became live are *rescued*. Objects that are no longer byte for byte the marked ones are *changed*, and
-    kept, too. The task that deletes an object records its outcome, so a killed sweep resumes when it is run again. If
-    LAKEGC_BACKUP_TO is set, only objects in a complete backup of this very set are deleted.
+    are kept, too. The task that deletes an object records its outcome, so a killed sweep resumes when it is run again.
+    If LAKEGC_BACKUP_TO is set, only objects in a complete backup of this very set are deleted.
 
     Deleted objects can't be recovered. With `quarantine: true`, objects are quarantined instead, and `lakegc undo`
     restores them.

@@ -1,11 +1,11 @@
 """The steps of a backup, from a finished mark to the summary.
 
-The order of effects, and the state that a crash right after each leaves:
+The steps in order, each with the state that a crash right after it leaves behind:
 
-1. begun.json                                nothing; the same command resumes
+1. begun.json                                no copies; the same command resumes
 2. copies, and a log of each chunk           copies without a log line; the same command finds and compares them
-3. the log is checked against a listing of the copies   nothing
-4. the list of all objects                   the same command writes another one
+3. the log is checked against a listing of the copies   as after step 2
+4. the list of all objects                   as after step 2; the same command writes another list
 5. backup.json                               done
 """
 
@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from lakegc_assets.backup.context import BackupRun, logging_copies, tasks_for
-from lakegc_assets.backup.manifest import INCOMPLETE, SCHEMA, SUMMARY, Backup, read_backup
+from lakegc_assets.backup.context import BackupRun, logging_copies, task_count
+from lakegc_assets.backup.manifest import INCOMPLETE_OUTCOMES, SCHEMA, SUMMARY, Backup, read_backup
 from lakegc_assets.rules.delete_check import how_changed
 from spark_resources.copying.backup_keys import OBJECTS, RENAMED
 from spark_resources.copying.backup_task import WANTED, backup_rows
@@ -43,12 +43,12 @@ LISTED_COPIES = pa.schema([("copy_key", pa.string()), ("copy_size", pa.int64()),
 
 
 def back_up(run: BackupRun) -> Backup:
-    """Copy those of the mark's objects that the backup lacks. Write and return the summary of the backup.
+    """Copy the mark's objects that the backup lacks. Write and return the summary of the backup.
 
     Raises `FinishedWithFailures`, and writes no summary, if an object could not be copied. Objects that vanished,
     changed or can't be read from an archive tier are only listed and counted.
     """
-    started_at, started = run.to.store().now(), time.monotonic()
+    started_at, monotonic_start = run.to.store().now(), time.monotonic()
     with errors_from_executors():
         state = logged_state(run).persist()
         missing = state.where(~_has_copy()).select(*WANTED.names).persist()
@@ -57,7 +57,7 @@ def back_up(run: BackupRun) -> Backup:
             copy_round(run, missing, missing_totals["count(1)"], missing_totals["sum(size)"])
         state.unpersist()
         missing.unpersist()
-        return finish_backup(run, started_at, started)
+        return finish_backup(run, started_at, monotonic_start)
 
 
 def _has_copy() -> Any:
@@ -70,30 +70,30 @@ def _has_copy() -> Any:
 
 
 def logged_state(run: BackupRun) -> DataFrame:
-    """Each object of the mark with its line of the log, or nulls if there is none. A line doesn't count if its copy
-    isn't listed with the logged size and checksum. Columns of MARKED, then those of the log (`logged_…` if both have
+    """Each object of the mark with its log line, or nulls if there is none. A line is ignored if its copy isn't listed
+    with the logged size and checksum. The columns are those of MARKED, then those of the log (`logged_…` if both have
     the name)."""
     from pyspark.sql import functions as F
 
     spark = run.spark()
     lines = run.log.latest_entries(spark)
     lines = lines.transform(lambda rows: compared_with_copies(rows, spark, run.to, run.folder))
-    is_valid = ~F.col("outcome").isin(*HAS_COPY) | F.col("as_copied")
-    lines = lines.where(is_valid).drop("as_copied")
+    is_valid = ~F.col("outcome").isin(*HAS_COPY) | F.col("has_intact_copy")
+    lines = lines.where(is_valid).drop("has_intact_copy")
     logged = [F.col(name).alias(name if name not in WANTED.names else f"logged_{name}") for name in lines.columns]
     renamed = lines.select(*logged).withColumnRenamed("logged_address", "address")
     return run.objects().join(renamed, "address", "left")
 
 
 def compared_with_copies(rows: DataFrame, spark: SparkSession, place: Place, folder: str) -> DataFrame:
-    """These rows of a log or a list with `as_copied`: whether the copy is listed with the size and checksum that the
-    row records."""
+    """Add the column `has_intact_copy` to the rows of a log or list: whether the copy is listed with the size and
+    checksum that the row records."""
     from pyspark.sql import functions as F
 
     copies = listed_copies(spark, place, folder)
     is_same = (F.col("copy_size") == F.col("size")) & F.col("listed_checksum").eqNullSafe(F.col("copy_checksum"))
     joined = rows.join(copies, rows["key"] == copies["copy_key"], "left")
-    return joined.select(*rows.columns, F.coalesce(is_same, F.lit(False)).alias("as_copied"))
+    return joined.select(*rows.columns, F.coalesce(is_same, F.lit(False)).alias("has_intact_copy"))
 
 
 def listed_copies(spark: SparkSession, place: Place, folder: str) -> DataFrame:
@@ -115,7 +115,7 @@ def listed_copies(spark: SparkSession, place: Place, folder: str) -> DataFrame:
 def copy_round(run: BackupRun, rows: DataFrame, objects: int, size: int | None) -> Counter[str]:
     """Copy these objects (rows of WANTED) in one Spark job. Returns the number of objects by outcome."""
     spark, number = run.spark(), run.log.next_run()
-    tasks = tasks_for(spark, objects, run.limits)
+    tasks = task_count(spark, objects, run.limits)
     config = run.task_config(number, tasks, source=run.target.place, target=run.to, log=run.log)
     changes = partial(how_changed, cutoff=run.marked.cutoff)
 
@@ -131,7 +131,7 @@ def copy_round(run: BackupRun, rows: DataFrame, objects: int, size: int | None) 
 # --- finishing --------------------------------------------------------------------------------------------------------
 
 
-def finish_backup(run: BackupRun, started_at: datetime, started: float) -> Backup:
+def finish_backup(run: BackupRun, started_at: datetime, monotonic_start: float) -> Backup:
     """Check the copies against the log, write the list of objects, then the summary, and return the summary.
 
     Raises `FinishedWithFailures`, and writes neither, if the backup is incomplete.
@@ -155,8 +155,8 @@ def finish_backup(run: BackupRun, started_at: datetime, started: float) -> Backu
         marked=marked,
         objects=objects,
         sizes={row["outcome"]: row["sum(size)"] or 0 for row in totals},
-        seconds=round(time.monotonic() - started, 2),
-        dataset=dataset.named(),
+        seconds=round(time.monotonic() - monotonic_start, 2),
+        dataset=dataset.name_for_record(),
     )
     run.to.store().write(run.folder + SUMMARY, backup.to_json())
     return backup
@@ -186,10 +186,10 @@ def refuse_incomplete(run: BackupRun, rows: DataFrame, objects: dict[str, int]) 
     """Raise `FinishedWithFailures` if an object has no copy, unless it vanished, changed or is in an archive tier."""
     from pyspark.sql import functions as F
 
-    failed = sum(objects.get(outcome, 0) for outcome in INCOMPLETE)
+    failed = sum(objects.get(outcome, 0) for outcome in INCOMPLETE_OUTCOMES)
     if not failed:
         return
-    examples = rows.where(F.col("outcome").isin(*INCOMPLETE)).orderBy("address").limit(MAX_NAMED).collect()
+    examples = rows.where(F.col("outcome").isin(*INCOMPLETE_OUTCOMES)).orderBy("address").limit(MAX_NAMED).collect()
     named = "; ".join(f"{row['address']!r}: {row['why']}" for row in examples)
     subject = run.marked.subject
     raise FinishedWithFailures(

@@ -16,7 +16,7 @@ from lakegc_assets.approval.approve import verify_recorded_files
 from lakegc_assets.approval.foreign_marks import cutoff_of
 from lakegc_assets.approval.proposals import refuse_unfinished, refuse_unusable_foreign_mark
 from lakegc_assets.approval.verify_files import foreign_files
-from lakegc_assets.backup.destination import create_place, folder_of, parse_place, refuse_namespace, refuse_overlap
+from lakegc_assets.backup.destination import backup_folder, create_place, parse_place, refuse_namespace, refuse_overlap
 from lakegc_assets.backup.manifest import Subject, begin
 from lakegc_assets.formatting import duration, plural
 from lakegc_assets.mark.context import Target, find_target, user_and_machine, with_probed_capabilities
@@ -29,7 +29,7 @@ from spark_resources.lakefs import LakeFS
 from spark_resources.mark_store.foreign_expired_set import folder_of as folder_in_namespace
 from spark_resources.mark_store.foreign_expired_set import reference_mark
 from spark_resources.mark_store.foreign_layouts import ReferenceMark
-from spark_resources.mark_store.mark import Mark, own_marks
+from spark_resources.mark_store.mark import Mark, own_mark_ids
 from spark_resources.model import EXPIRED_OBJECTS, Partition
 from spark_resources.settings import Settings
 from spark_resources.spark.datasets import Dataset, read_dataset
@@ -112,7 +112,7 @@ class BackupRun:
         )
 
 
-def tasks_for(spark: SparkSession, objects: int, limits: CopyLimits) -> int:
+def task_count(spark: SparkSession, objects: int, limits: CopyLimits) -> int:
     """The number of tasks: at most the number of concurrent copies, so that all tasks together respect that limit."""
     return max(1, min(spark.sparkContext.defaultParallelism, objects // MIN_ROWS_PER_TASK, limits.at_once))
 
@@ -121,14 +121,14 @@ def open_backup(
     lakefs: LakeFS, settings: Settings, repository: str, name: str, to: str, *, spark: Callable[[], SparkSession],
     limits: CopyLimits, log_message: LogMessage,
 ) -> BackupRun:  # fmt: skip
-    """Open the backup of a finished mark, given by its id or a foreign `layout/id`, and write begun.json.
+    """Open the backup of a finished mark, given by its id or, for a foreign mark, `layout/id`, and write begun.json.
 
     Raises `WrongUsage` for an unknown or unfinished mark or an invalid place, `Refused` for a place in a namespace or
     with a backup of another set, and `Forbidden` if the place isn't writable.
     """
     partition = Partition.of(repository, name.rpartition("/")[2])
     target = with_probed_capabilities(find_target(lakefs, repository, settings))
-    place, folder = parse_place(to, settings.store()), folder_of(repository, partition.mark_id)
+    place, folder = parse_place(to, settings.store_settings()), backup_folder(repository, partition.mark_id)
     refuse_overlap(place, target, folder, lakefs)
     log_message("verifying the mark's files")
     marked = marked_set(target, name)
@@ -142,13 +142,13 @@ def refuse_backup_early(lakefs: LakeFS, settings: Settings, repository: str, nam
     """Raise the error that `open_backup` would raise, as far as it can be known without reading the mark's files: if
     the mark is unknown or unfinished, or the destination is invalid or overlaps a namespace."""
     target = with_probed_capabilities(find_target(lakefs, repository, settings))
-    folder = folder_of(repository, Partition.of(repository, name.rpartition("/")[2]).mark_id)
-    refuse_overlap(parse_place(to, settings.store()), target, folder, lakefs)
+    folder = backup_folder(repository, Partition.of(repository, name.rpartition("/")[2]).mark_id)
+    refuse_overlap(parse_place(to, settings.store_settings()), target, folder, lakefs)
     place = target.place
     if "/" not in name and Mark.exists(place, name):
         refuse_unfinished(Mark.open(place, name).record)
         return
-    foreign = reference_mark(place, name, ours=own_marks(place))
+    foreign = reference_mark(place, name, own_ids=own_mark_ids(place))
     if foreign is None:
         raise no_mark_error(target, name)
     refuse_unusable_foreign_mark(target, foreign)
@@ -159,7 +159,7 @@ def no_mark_error(target: Target, name: str) -> WrongUsage:
 
 
 def marked_set(target: Target, name: str) -> MarkedSet:
-    """The objects of a finished mark, lakegc's own or foreign, verified against its digest."""
+    """The objects of a finished mark, lakegc's own or foreign, after verifying its files."""
     place = target.place
     if "/" not in name and Mark.exists(place, name):
         mark = Mark.open(place, name)
@@ -167,7 +167,7 @@ def marked_set(target: Target, name: str) -> MarkedSet:
         refuse_unfinished(mark.record)
         verify_recorded_files(target, mark.record)
         return MarkedSet(_subject(target, name, mark.record.digest or "", None), mark.dataset("expired_set"))
-    foreign = reference_mark(place, name, ours=own_marks(place))
+    foreign = reference_mark(place, name, own_ids=own_mark_ids(place))
     if foreign is None:
         raise no_mark_error(target, name)
     refuse_unusable_foreign_mark(target, foreign)

@@ -35,8 +35,8 @@ def parse_place(uri: str, settings: StoreSettings) -> Place:
     folder = _folder(text, settings)
     if folder.name == "":
         raise WrongUsage(f"{uri} is the root of the file system. Choose a folder for backups.")
-    inside = Namespace(f"{_LOCAL}{folder.name}")
-    return Place(inside, settings.model_copy(update={"local_path": str(folder.parent)}))
+    namespace = Namespace(f"{_LOCAL}{folder.name}")
+    return Place(namespace, settings.model_copy(update={"local_path": str(folder.parent)}))
 
 
 def _folder(text: str, settings: StoreSettings) -> Path:
@@ -74,7 +74,7 @@ def with_probed_capabilities(place: Place) -> Place:
     return replace(place, capabilities=recorded_capabilities(place.store(), endpoint, token=secrets.token_hex(8)))
 
 
-def folder_of(repository: str, mark_id: str) -> str:
+def backup_folder(repository: str, mark_id: str) -> str:
     """The key of a backup's folder in its place."""
     return f"{repository}/{mark_id}/"
 
@@ -83,14 +83,14 @@ def folder_of(repository: str, mark_id: str) -> str:
 
 
 def refuse_overlap(place: Place, target: Target, folder: str, lakefs: LakeFS) -> None:
-    """Raise `Refused` if the backup would be inside the namespace of this or another repository, however it is spelled,
-    or would contain one.
+    """Raise `Refused` if the backup would be inside the namespace of this or another repository, however the location
+    is spelled, or would contain one.
 
     A collector would treat a backup there as garbage, and deleting the repository would delete the backup, too.
     """
     backup_form = _normal_form(place) + "/" + folder.rstrip("/")
     for name, namespace_place in _namespaces(target, lakefs):
-        if not _same_kind(place, namespace_place):
+        if not _are_same_kind(place, namespace_place):
             continue
         namespace_form = _normal_form(namespace_place)
         if (backup_form + "/").startswith(namespace_form + "/") or (namespace_form + "/").startswith(backup_form + "/"):
@@ -126,7 +126,7 @@ def _namespaces(target: Target, lakefs: LakeFS) -> Iterator[tuple[str, Place]]:
         pass  # without permission to list repositories, only owner files show where their namespaces are
 
 
-def _same_kind(one: Place, other: Place) -> bool:
+def _are_same_kind(one: Place, other: Place) -> bool:
     def kind(place: Place) -> str:
         return "azure" if place.namespace.is_azure else place.namespace.scheme
 

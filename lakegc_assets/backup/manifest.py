@@ -18,7 +18,7 @@ from spark_resources.stores.place import Place
 BACKUP_FORMAT = 1
 SUMMARY = "backup.json"
 BEGUN = "begun.json"
-INCOMPLETE = (CopyStatus.FAILED.value, CopyStatus.KEY_CONFLICT.value)  # outcomes that no complete backup has
+INCOMPLETE_OUTCOMES = (CopyStatus.FAILED.value, CopyStatus.KEY_CONFLICT.value)  # outcomes that no complete backup has
 SCHEMA = BACKED_UP
 
 
@@ -36,14 +36,14 @@ class Subject(Record):
 
 @dataclass(frozen=True, slots=True)
 class Begun(Subject):
-    """The content of begun.json. The first version lacked the format."""
+    """The content of begun.json. Files written by the first version have no `format`."""
 
-    may_be_missing = frozenset({"format"})
+    optional_fields = frozenset({"format"})
 
     format: Annotated[int, require_format(BACKUP_FORMAT)] = BACKUP_FORMAT
 
     @classmethod
-    def damaged(cls, where: str, why: str) -> DamagedData:
+    def damaged_error(cls, where: str, why: str) -> DamagedData:
         return DamagedData(
             f"{where} is not a valid record of a started backup ({why}). Choose another location for this backup.",
             invariant=12,
@@ -91,11 +91,13 @@ class Backup(Record):
         return text
 
     def verify(self, data: bytes) -> None:
-        if sum(self.objects.values()) != self.marked or any(self.objects.get(bad) for bad in INCOMPLETE):
+        if sum(self.objects.values()) != self.marked or any(
+            self.objects.get(outcome) for outcome in INCOMPLETE_OUTCOMES
+        ):
             raise ValueError("its counts don't add up")
 
     @classmethod
-    def damaged(cls, where: str, why: str) -> DamagedData:
+    def damaged_error(cls, where: str, why: str) -> DamagedData:
         return DamagedData(f"{where} is not a valid backup summary ({why}). Run the backup again.", invariant=12)
 
 

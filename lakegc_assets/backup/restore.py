@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from lakegc_assets.approval.verify_files import check_keys
-from lakegc_assets.backup.context import CopyLimits, logging_copies, tasks_for
-from lakegc_assets.backup.destination import folder_of, parse_place, with_probed_capabilities
+from lakegc_assets.backup.context import CopyLimits, logging_copies, task_count
+from lakegc_assets.backup.destination import backup_folder, parse_place, with_probed_capabilities
 from lakegc_assets.backup.manifest import BEGUN, SCHEMA, Backup, listed_objects, read_backup
 from lakegc_assets.mark.context import Target
 from lakegc_assets.progress import LogMessage
@@ -47,7 +47,7 @@ ALTERED_LIST_ADVICE = (
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which objects to restore: all, those with an address prefix, or those of a list."""
+    """Which objects to restore: all, those whose address starts with `prefix`, or those in `keys`."""
 
     prefix: str = ""
     keys: tuple[str, ...] | None = None
@@ -67,7 +67,7 @@ class RestoreRun:
 
     @property
     def folder(self) -> str:
-        return folder_of(self.backup.subject.repository, self.backup.subject.mark_id)
+        return backup_folder(self.backup.subject.repository, self.backup.subject.mark_id)
 
     @property
     def log(self) -> Log:
@@ -79,35 +79,36 @@ class RestoreRun:
 
 
 @dataclass(slots=True)
-class Restored:
+class RestoreResult:
     """The result of a restore.
 
-    `not_in_backup` counts the wanted objects that were never in the backup, by reason. `unknown` names requested
-    keys without a copy in the backup, `lacking` objects whose copies have disappeared from it, `key_conflicts` those
-    whose keys are taken by other objects: the first MAX_NAMED of each. `size` is the number of bytes restored. `stored`
-    counts the objects that a new lookup finds in the store. Of the `paths` that the mark recorded, `requested` were
-    requested from lakeFS, and `read` of them could be read. `failed` and `unread` have the reasons, by address and by
-    path.
+    `objects` counts the selected objects by outcome (`CopyStatus`), and `not_in_backup` those that were never in the
+    backup, by reason. `unknown_keys` are requested keys without a copy in the backup, `missing_copies` are objects
+    whose copies have disappeared from it, and `key_conflicts` are objects whose keys are taken by other objects: the
+    first MAX_NAMED of each. `failures` has the reasons why other objects failed, by address. `stored_count` is the
+    number of objects that a new lookup finds in the store. The mark recorded `path_count` paths of these objects:
+    `paths_requested` of them were requested from lakeFS, and `paths_read` could be read. `unreadable_paths` has the
+    reasons for the others, by path.
     """
 
     backup: Backup
     objects: Counter[str] = field(default_factory=Counter)
-    size: int = 0
+    restored_bytes: int = 0
     not_in_backup: dict[str, int] = field(default_factory=dict)
-    unknown: tuple[str, ...] = ()
-    lacking: tuple[str, ...] = ()
+    unknown_keys: tuple[str, ...] = ()
+    missing_copies: tuple[str, ...] = ()
     key_conflicts: tuple[str, ...] = ()
-    failed: Mapping[str, str] = field(default_factory=dict)
-    stored: int = 0
-    read: int = 0
-    requested: int = 0
-    unread: Mapping[str, str] = field(default_factory=dict)
-    paths: int = 0
+    failures: Mapping[str, str] = field(default_factory=dict)
+    stored_count: int = 0
+    paths_read: int = 0
+    paths_requested: int = 0
+    unreadable_paths: Mapping[str, str] = field(default_factory=dict)
+    path_count: int = 0
 
     @property
     def success(self) -> bool:
         """True unless a requested key isn't in the backup, or an object of the backup couldn't be restored or read."""
-        return not (self.unknown or self.unread) and not any(
+        return not (self.unknown_keys or self.unreadable_paths) and not any(
             self.objects[status.value]
             for status in (CopyStatus.VANISHED, CopyStatus.KEY_CONFLICT, CopyStatus.FAILED, CopyStatus.COLD)
         )
@@ -116,7 +117,7 @@ class Restored:
 def open_source(target: Target, settings: StoreSettings, mark_id: str, source: str) -> tuple[Place, Backup]:
     """Open the backup of a mark at this location. Raises `NotFound` if there is no complete one, `Refused` if it
     belongs to another repository."""
-    place, folder = parse_place(source, settings), folder_of(target.repository.id, mark_id)
+    place, folder = parse_place(source, settings), backup_folder(target.repository.id, mark_id)
     backup = read_backup(place, folder)
     if backup is None:
         raise NotFound(
@@ -138,12 +139,13 @@ def open_source(target: Target, settings: StoreSettings, mark_id: str, source: s
 # --- restoring --------------------------------------------------------------------------------------------------------
 
 
-def restore(run: RestoreRun, selection: Selection) -> Restored:
-    """Restore the wanted objects that the store lacks, without overwriting anything, and verify all wanted objects."""
-    result = Restored(run.backup)
+def restore(run: RestoreRun, selection: Selection) -> RestoreResult:
+    """Restore the selected objects that the store lacks, without overwriting anything, and verify all selected
+    objects."""
+    result = RestoreResult(run.backup)
     with errors_from_executors():
-        rows = wanted_rows(run, selection).persist()
-        result.unknown = keys_without_copy(run, rows, selection)
+        rows = selected_rows(run, selection).persist()
+        result.unknown_keys = keys_without_copy(run, rows, selection)
         totals = {row["outcome"]: row["count"] for row in rows.groupBy("outcome").count().collect()}
         result.not_in_backup = {name: count for name, count in totals.items() if name not in HAS_COPY}
         in_backup = rows.where(has_copy())
@@ -176,15 +178,17 @@ def has_copy() -> Any:
     return F.col("outcome").isin(*HAS_COPY)
 
 
-def wanted_rows(run: RestoreRun, selection: Selection) -> DataFrame:
+def selected_rows(run: RestoreRun, selection: Selection) -> DataFrame:
     from pyspark.sql import functions as F
 
     rows = run.rows()
     if selection.prefix:
         rows = rows.where(F.col("address").startswith(selection.prefix))
     if selection.keys is not None:
-        listed = tasks_from_ids(run.spark, ADDRESSES.names[0], sorted(set(selection.keys)), batch_size=50_000).frame()
-        rows = rows.join(listed, "address", "left_semi")
+        requested = tasks_from_ids(
+            run.spark, ADDRESSES.names[0], sorted(set(selection.keys)), batch_size=50_000
+        ).frame()
+        rows = rows.join(requested, "address", "left_semi")
     return rows
 
 
@@ -198,16 +202,16 @@ def keys_without_copy(run: RestoreRun, rows: DataFrame, selection: Selection) ->
                 f"{selection.prefix!r}. Pass a prefix of addresses as 'lakegc review --list' shows them, not of paths."
             )
         return ()
-    listed = tasks_from_ids(run.spark, "address", sorted(set(selection.keys)), batch_size=50_000).frame()
-    without_copy = listed.join(rows.where(has_copy()), "address", "left_anti").orderBy("address")
+    requested = tasks_from_ids(run.spark, "address", sorted(set(selection.keys)), batch_size=50_000).frame()
+    without_copy = requested.join(rows.where(has_copy()), "address", "left_anti").orderBy("address")
     return tuple(row["address"] for row in without_copy.take(MAX_NAMED))
 
 
-def restore_round(run: RestoreRun, rows: DataFrame, objects: int, result: Restored) -> int:
-    """Restore the objects of these rows, each with a copy in the backup, in one Spark job. Adds its counts to
-    `result`, and returns its run number in the log."""
+def restore_round(run: RestoreRun, rows: DataFrame, objects: int, result: RestoreResult) -> int:
+    """Restore the objects of these rows, each with a copy in the backup, in one Spark job. Adds the counts to
+    `result`, and returns the number of this run in the log."""
     spark, number, place = run.spark(), run.log.next_run(), run.target.place
-    tasks = tasks_for(spark, objects, run.limits)
+    tasks = task_count(spark, objects, run.limits)
     size = rows.agg({"size": "sum"}).collect()[0][0] or 0
     bandwidth = run.limits.bandwidth
     config = CopyTaskConfig(
@@ -229,7 +233,7 @@ def restore_round(run: RestoreRun, rows: DataFrame, objects: int, result: Restor
     with logging_copies(run.log_message, "restoring", run.log, number, objects, size):
         report = run_tasks(partitioned, work)
     result.objects.update(report.by_key["objects"])
-    result.size += report.by_key["bytes"][CopyStatus.COPIED.value]
+    result.restored_bytes += report.by_key["bytes"][CopyStatus.COPIED.value]
     return number
 
 
@@ -245,7 +249,7 @@ def server_copy_never_replaces(place: Place) -> bool:
 # --- verification -----------------------------------------------------------------------------------------------------
 
 
-def verify(run: RestoreRun, rows: DataFrame, number: int, result: Restored) -> None:
+def verify(run: RestoreRun, rows: DataFrame, number: int, result: RestoreResult) -> None:
     """Record in `result` which objects run `number` did not restore, and look up the others in the store and through
     lakeFS."""
     from pyspark.sql import functions as F
@@ -255,22 +259,24 @@ def verify(run: RestoreRun, rows: DataFrame, number: int, result: Restored) -> N
     def rows_with_status(status: CopyStatus) -> list[Any]:
         return lines.where(F.col("outcome") == status.value).orderBy("address").take(MAX_NAMED)
 
-    result.lacking = tuple(row["address"] for row in rows_with_status(CopyStatus.VANISHED))
+    result.missing_copies = tuple(row["address"] for row in rows_with_status(CopyStatus.VANISHED))
     result.key_conflicts = tuple(row["address"] for row in rows_with_status(CopyStatus.KEY_CONFLICT))
-    result.failed = {
+    result.failures = {
         row["address"]: row["why"]
         for status in (CopyStatus.FAILED, CopyStatus.COLD)
         for row in rows_with_status(status)
     }
     restored = lines.where(has_copy()).select("address", "size")
     run.log_message("verifying restored objects")
-    result.stored = count_stored(run, restored)
+    result.stored_count = count_stored(run, restored)
     paths = rows.join(restored.select("address"), "address", "left_semi").where("path is not null")
     paths = paths.select("path", "commit_id").distinct()
-    result.paths = paths.count()
+    result.path_count = paths.count()
     requested = [(row["commit_id"], row["path"]) for row in paths.orderBy("path").take(MAX_PATHS_READ)]
-    result.requested = len(requested)
-    result.read, result.unread = read_through_lakefs(run.lakefs, run.backup.subject.repository, requested)
+    result.paths_requested = len(requested)
+    result.paths_read, result.unreadable_paths = read_through_lakefs(
+        run.lakefs, run.backup.subject.repository, requested
+    )
     lines.unpersist()
 
 
@@ -300,12 +306,12 @@ def read_through_lakefs(
     """Read the first byte of each (commit, path). Returns how many could be read, and why the others couldn't,
     by path."""
 
-    def problem_reading(commit_and_path: tuple[str, str]) -> str:
+    def reading_problem(commit_and_path: tuple[str, str]) -> str:
         try:
             return "" if is_readable(lakefs, repository, *commit_and_path) else "lakeFS returns 410 Gone"
         except (NotFound, Unavailable) as error:
             return str(error)
 
     with ThreadPoolExecutor(max_workers=CONCURRENT_READS) as pool:
-        results = list(zip(requested, pool.map(problem_reading, requested), strict=True))
+        results = list(zip(requested, pool.map(reading_problem, requested), strict=True))
     return sum(not why for _, why in results), {path: why for (_, path), why in results if why}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lakegc_assets.backup.destination import create_place, parse_place, refuse_namespace, refuse_overlap
-from lakegc_assets.backup.restore import RestoreRun, Selection, has_copy, wanted_rows
+from lakegc_assets.backup.restore import RestoreRun, Selection, has_copy, selected_rows
 from lakegc_assets.formatting import plural
 from spark_resources.copying.backup_task import properties_from_json
 from spark_resources.copying.restore_task import backup_copy_of
@@ -32,20 +32,20 @@ COMPARED_WITH_SIZE = "its size only"
 
 @dataclass(slots=True)
 class DrillResult:
-    """The result of a drill: counts of identical objects by what they were compared with, and for each of the others
-    why it differs or could not be restored."""
+    """The result of a drill: the number of identical objects by what they were compared with, and, for each of the
+    others, why it differs or could not be restored."""
 
-    wanted: int
-    same: Counter[str] = field(default_factory=Counter)
-    wrong: dict[str, str] = field(default_factory=dict)
+    sample_size: int
+    identical: Counter[str] = field(default_factory=Counter)
+    problems: dict[str, str] = field(default_factory=dict)
 
     @property
     def success(self) -> bool:
-        return not self.wrong and sum(self.same.values()) == self.wanted
+        return not self.problems and sum(self.identical.values()) == self.sample_size
 
 
 def drill(run: RestoreRun, selection: Selection, count: int, seed: int, scratch: Place) -> DrillResult:
-    """Copy a random sample of the wanted objects to the scratch location, compare them, and delete the copies."""
+    """Copy a random sample of the selected objects to the scratch location, compare them, and delete the copies."""
     with errors_from_executors():
         rows = sample_rows(run, selection, count, seed)
     result, folder = DrillResult(len(rows)), f"lakegc-drill-{secrets.token_hex(8)}/"
@@ -60,27 +60,27 @@ def drill(run: RestoreRun, selection: Selection, count: int, seed: int, scratch:
             )
             for row, (how, why) in zip(rows, results, strict=True):
                 if why:
-                    result.wrong[row["address"]] = why
+                    result.problems[row["address"]] = why
                 else:
-                    result.same[how] += 1
+                    result.identical[how] += 1
     finally:
         delete_own_files(scratch.store(), keys)
     return result
 
 
 def sample_rows(run: RestoreRun, selection: Selection, count: int, seed: int) -> list[dict[str, Any]]:
-    """A random sample of at most `count` wanted objects that have a copy in the backup. The same seed selects the same
+    """A random sample of at most `count` selected objects that have a copy in the backup. The same seed picks the same
     objects on any machine."""
     from pyspark.sql import functions as F
 
-    rows = wanted_rows(run, selection)  # starts Spark, which expressions need
+    rows = selected_rows(run, selection)  # starts Spark, which column expressions need
     order = F.sha2(F.concat(F.lit(f"{seed} "), F.col("address")), 256)
     return [row.asDict() for row in rows.where(has_copy()).orderBy(order).limit(count).collect()]
 
 
 def restore_and_compare(run: RestoreRun, copier: Copier, row: Mapping[str, Any], key: str) -> tuple[str, str]:
-    """Restore an object and compare it. Returns what it was compared with ("" if it could not be restored), and the
-    problem ("" if there is none)."""
+    """Restore an object and compare the copy. Returns what the copy was compared with ("" if the object could not be
+    restored), and the problem ("" if there is none)."""
     try:
         backup_copy = backup_copy_of(copier, row, run.folder)
         copier.copy(

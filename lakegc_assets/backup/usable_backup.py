@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lakegc_assets.backup.backup import compared_with_copies
-from lakegc_assets.backup.destination import folder_of, parse_place, with_probed_capabilities
+from lakegc_assets.backup.destination import backup_folder, parse_place, with_probed_capabilities
 from lakegc_assets.backup.manifest import SCHEMA, Backup, listed_objects, read_backup
 from spark_resources.copying.copy_log import HAS_COPY, CopyStatus
 from spark_resources.errors import Refused
@@ -25,8 +25,8 @@ def find_required_backup(
     to: str, settings: StoreSettings, repository: str, created: str, namespace: str, mark_id: str, digest: str
 ) -> tuple[Place, Backup]:
     """The place and the summary of a complete backup of this very set. Raises `Refused` if there is none, because
-    nothing may be deleted then."""
-    place, folder = parse_place(to, settings), folder_of(repository, mark_id)
+    nothing may be deleted without one."""
+    place, folder = parse_place(to, settings), backup_folder(repository, mark_id)
     backup = read_backup(place, folder)
     next_step = f"Back it up first: lakegc backup {repository} {mark_id} {to}"
     if backup is None:
@@ -53,14 +53,14 @@ def find_required_backup(
 
 
 def listed_with_copies(spark: SparkSession, place: Place, backup: Backup) -> DataFrame:
-    """Every object of the set as listed by the backup (SCHEMA), with `as_copied`: whether it has a copy that is listed
-    now with the recorded size and checksum."""
+    """Every object of the set as listed by the backup (SCHEMA), with `has_intact_copy`: whether it has a copy that is
+    listed now with the recorded size and checksum."""
     from pyspark.sql import functions as F
 
     subject = backup.subject
     rows = read_dataset(spark, place, listed_objects(place, backup), SCHEMA)
-    listed = compared_with_copies(rows, spark, place, folder_of(subject.repository, subject.mark_id))
-    return listed.withColumn("as_copied", F.col("outcome").isin(*HAS_COPY) & F.col("as_copied"))
+    listed = compared_with_copies(rows, spark, place, backup_folder(subject.repository, subject.mark_id))
+    return listed.withColumn("has_intact_copy", F.col("outcome").isin(*HAS_COPY) & F.col("has_intact_copy"))
 
 
 def split_by_backup(approved: DataFrame, rows: DataFrame) -> tuple[DataFrame, DataFrame]:
@@ -73,10 +73,10 @@ def split_by_backup(approved: DataFrame, rows: DataFrame) -> tuple[DataFrame, Da
 
     backup_rows = rows.select(
         "address", F.col("size").alias("backup_size"), F.col("checksum").alias("backup_checksum"), "outcome", "why",
-        "as_copied",
+        "has_intact_copy",
     )  # fmt: skip
     is_same = (
-        F.col("as_copied")
+        F.col("has_intact_copy")
         & F.col("backup_size").eqNullSafe(F.col("size"))
         & F.col("backup_checksum").eqNullSafe(F.col("checksum"))
     )
@@ -105,12 +105,16 @@ def _outcome() -> Column:
 def _why() -> Column:
     from pyspark.sql import functions as F
 
-    not_listed = "the backup doesn't have it with this size and checksum, or its copy has changed: back up again"
+    not_listed = (
+        "the backup doesn't have this object with this size and checksum, or its copy has changed: back up again"
+    )
     return (
         F.when(
             F.col("outcome") == CopyStatus.VANISHED.value, F.lit("the object was missing when the mark was backed up")
         )
         .when(F.col("outcome") == CopyStatus.CHANGED.value, F.col("why"))
-        .when(F.col("outcome") == CopyStatus.COLD.value, F.concat(F.lit("it isn't in the backup: "), F.col("why")))
+        .when(
+            F.col("outcome") == CopyStatus.COLD.value, F.concat(F.lit("the object isn't in the backup: "), F.col("why"))
+        )
         .otherwise(F.lit(not_listed))
     )

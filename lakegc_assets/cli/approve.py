@@ -53,7 +53,7 @@ class ApproveOptions:
 
 def approve(repository: str, mark_id: str, options: ApproveOptions, *, as_json: bool) -> tuple[Proposal, Approval]:
     """Show a mark, ask for confirmation unless `--yes` is set, and record its approval. Returns the proposal and the
-    approval. If it is refused, no approval is written."""
+    approval. If the request is refused, no approval is written."""
     released = released_brakes(options.releases, options.reasons)
     if options.yes and options.digest is None:
         raise WrongUsage(
@@ -143,8 +143,8 @@ def released_brakes(releases: Sequence[str], reasons: Sequence[str]) -> dict[str
     """The brakes to release, each with its reason. Raises `WrongUsage` unless each is known and has one reason."""
     if len(releases) != len(reasons):
         raise WrongUsage(
-            f"--release was given {plural(len(releases), 'time')} and --because {plural(len(reasons), 'time')}: give "
-            "each released brake its own reason, --release BRAKE --because TEXT"
+            f"--release was given {plural(len(releases), 'time')} and --because {plural(len(reasons), 'time')}. Give "
+            "each released brake its own reason: --release BRAKE --because TEXT"
         )
     released: dict[str, str] = {}
     for name, reason in zip(releases, reasons, strict=True):

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from lakegc_assets.backup.context import CopyLimits, refuse_backup_early
-from lakegc_assets.backup.destination import folder_of, parse_place
+from lakegc_assets.backup.destination import backup_folder, parse_place
 from lakegc_assets.backup.manifest import Backup, read_backup
-from lakegc_assets.backup.restore import Restored, RestoreRun, Selection, open_source
+from lakegc_assets.backup.restore import RestoreResult, RestoreRun, Selection, open_source
 from lakegc_assets.backup.restore import restore as restore_objects
 from lakegc_assets.backup.restore_drill import DrillResult, drill, scratch_place
 from lakegc_assets.cli.console import outcomes_table, print_command, print_sentence, print_table, printing, size
@@ -68,8 +68,8 @@ def backup(repository: str, name: str, to: str, limits: CopyLimits) -> tuple[Bac
     config = {"to": to, "at_once": limits.at_once, "bandwidth": limits.bandwidth or 0.0, "layout": layout}
     with open_instance(dagster_home(os.environ)) as instance:
         run_backup(partition, config, instance=instance)
-    place = parse_place(to, settings.store())
-    summary = read_backup(place, folder_of(repository, mark_id))
+    place = parse_place(to, settings.store_settings())
+    summary = read_backup(place, backup_folder(repository, mark_id))
     if summary is None:
         raise LakegcError(f"the backup of {partition} wrote no summary. Run the same command again.")
     return summary, to
@@ -98,9 +98,9 @@ def show_summary(summary: Backup, to: str) -> None:
     not_copied = summary.marked - summary.copied
     listed = f"the backup's list of objects ({summary.dataset['folder']} in {to})"
     why = f". The reason for each of the other {not_copied:,} is in {listed}" if not_copied else ""
-    is_are = "is" if summary.copied == 1 else "are"
+    verb = "is" if summary.copied == 1 else "are"
     print_sentence(
-        f"{summary.copied:,} of the mark's {plural(summary.marked, 'object')} {is_are} in the backup; each copy was "
+        f"{summary.copied:,} of the mark's {plural(summary.marked, 'object')} {verb} in the backup; each copy was "
         f"verified against its original{why}. The backup took {summary.seconds:,.1f} s."
     )
     repository_and_mark = (summary.subject.repository, summary.subject.mark_id)
@@ -125,11 +125,11 @@ class DrillOptions:
 
 def restore(
     partition: Partition, source: str, selection: Selection, limits: CopyLimits, drill_options: DrillOptions | None
-) -> Restored | DrillResult:
+) -> RestoreResult | DrillResult:
     """Restore the missing objects or, with `drill_options`, test the restore of a few in a scratch location."""
     with restore_run(partition, source, limits, with_lease=drill_options is None) as run:
         if drill_options is not None:
-            settings = Settings.load(os.environ, home_folder()).store()
+            settings = Settings.load(os.environ, home_folder()).store_settings()
             with scratch_place(run, drill_options.scratch, settings) as scratch:
                 return drill(run, selection, drill_options.objects, drill_options.seed, scratch)
         return restore_objects(run, selection)
@@ -152,7 +152,7 @@ def restore_run(
     context = dg.build_init_resource_context()
     try:
         _, target = partition_and_target(marks, str(partition))
-        place, backup = open_source(target, marks.settings().store(), partition.mark_id, source)
+        place, backup = open_source(target, marks.settings().store_settings(), partition.mark_id, source)
         if with_lease:
             marks.ensure_lease(partition, target, marks.settings())
         yield RestoreRun(target, backup, place, marks.lakefs.client(), marks.session, limits, publish)
@@ -161,7 +161,7 @@ def restore_run(
         spark.teardown_after_execution(context)
 
 
-def show_restored(partition: Partition, result: Restored | DrillResult, source: str, *, as_json: bool) -> None:
+def show_restored(partition: Partition, result: RestoreResult | DrillResult, source: str, *, as_json: bool) -> None:
     """Print the result of a restore or drill. Raises `FinishedWithFailures` if an object differs or wasn't restored."""
     if isinstance(result, DrillResult):
         show_drill(partition, result, source, as_json=as_json)
@@ -181,37 +181,42 @@ def show_restored(partition: Partition, result: Restored | DrillResult, source: 
         )
 
 
-def document(partition: Partition, result: Restored) -> dict[str, Any]:
+def document(partition: Partition, result: RestoreResult) -> dict[str, Any]:
     return {
         "repository": partition.repository,
         "mark_id": partition.mark_id,
         "objects": dict(result.objects),
-        "bytes": result.size,
+        "bytes": result.restored_bytes,
         "never_held": result.not_in_backup,
-        "unknown_keys": list(result.unknown),
-        "lacking": list(result.lacking),
+        "unknown_keys": list(result.unknown_keys),
+        "lacking": list(result.missing_copies),
         "taken": list(result.key_conflicts),
-        "failed": dict(result.failed),
-        "stored": result.stored,
-        "paths": {"known": result.paths, "asked": result.requested, "read": result.read, "unread": dict(result.unread)},
+        "failed": dict(result.failures),
+        "stored": result.stored_count,
+        "paths": {
+            "known": result.path_count,
+            "asked": result.paths_requested,
+            "read": result.paths_read,
+            "unread": dict(result.unreadable_paths),
+        },
         "success": result.success,
     }
 
 
-def result_lines(result: Restored) -> Iterator[str]:
+def result_lines(result: RestoreResult) -> Iterator[str]:
     """The result of a restore, as sentences for people."""
     subject, restored = result.backup.subject, result.objects[CopyStatus.COPIED.value]
     yield (
-        f"Mark {subject.mark_id} of {subject.repository}: {plural(restored, 'object')} ({size(result.size)}) "
+        f"Mark {subject.mark_id} of {subject.repository}: {plural(restored, 'object')} ({size(result.restored_bytes)}) "
         f"{'was' if restored == 1 else 'were'} restored, {result.objects[CopyStatus.ALREADY_THERE.value]:,} already "
         "existed."
     )
-    yield f"A new lookup found {result.stored:,} of these objects in the store."
-    if result.paths:
-        out_of = f" of {result.paths:,}" if result.paths > result.requested else ""
+    yield f"A new lookup found {result.stored_count:,} of these objects in the store."
+    if result.path_count:
+        out_of = f" of {result.path_count:,}" if result.path_count > result.paths_requested else ""
         yield (
-            f"{result.requested:,}{out_of} recorded paths of these objects were requested from lakeFS, and "
-            f"{result.read:,} could be read."
+            f"{result.paths_requested:,}{out_of} recorded paths of these objects were requested from lakeFS, and "
+            f"{result.paths_read:,} could be read."
         )
     else:
         yield "The mark records no paths for these objects, so none were requested from lakeFS."
@@ -220,14 +225,14 @@ def result_lines(result: Restored) -> Iterator[str]:
         yield f"Not included in the backup: {counts}."
 
 
-def problems(result: Restored) -> Iterator[str]:
+def problems(result: RestoreResult) -> Iterator[str]:
     """The reasons why objects weren't restored or can't be read, with the first few objects for each."""
     kinds = (
-        (len(result.unknown), "of the given keys not in the backup", [repr(key) for key in result.unknown]),
+        (len(result.unknown_keys), "of the given keys not in the backup", [repr(key) for key in result.unknown_keys]),
         (
             result.objects[CopyStatus.VANISHED.value],
             "missing from the backup",
-            [repr(key) for key in result.lacking],
+            [repr(key) for key in result.missing_copies],
         ),
         (
             result.objects[CopyStatus.KEY_CONFLICT.value],
@@ -237,12 +242,12 @@ def problems(result: Restored) -> Iterator[str]:
         (
             result.objects[CopyStatus.FAILED.value] + result.objects[CopyStatus.COLD.value],
             "failed",
-            [f"{key!r}: {why}" for key, why in result.failed.items()],
+            [f"{key!r}: {why}" for key, why in result.failures.items()],
         ),
         (
-            len(result.unread),
+            len(result.unreadable_paths),
             "unreadable through lakeFS",
-            [f"{key!r}: {why}" for key, why in result.unread.items()],
+            [f"{key!r}: {why}" for key, why in result.unreadable_paths.items()],
         ),
     )
     for count, problem, examples in kinds:
@@ -255,24 +260,24 @@ def show_drill(partition: Partition, result: DrillResult, source: str, *, as_jso
     with printing():
         if as_json:
             counts = {
-                "wanted": result.wanted,
-                "same": dict(result.same),
-                "wrong": result.wrong,
+                "wanted": result.sample_size,
+                "same": dict(result.identical),
+                "wrong": result.problems,
                 "success": result.success,
             }
             print_text(
                 json.dumps({"repository": partition.repository, "mark_id": partition.mark_id, **counts}, indent=1)
             )
         else:
-            same = sum(result.same.values())
-            print_sentence(f"{same:,} of {plural(result.wanted, 'object')} of {name} were restored unchanged.")
-            for how, count in sorted(result.same.items()):
+            same = sum(result.identical.values())
+            print_sentence(f"{same:,} of {plural(result.sample_size, 'object')} of {name} were restored unchanged.")
+            for how, count in sorted(result.identical.items()):
                 print_sentence(f"Compared with {how}: {count:,} matched.")
             restore_command = command("restore", partition.repository, partition.mark_id, source)
             print_command("Restore what is missing", restore_command)
     if not result.success:
-        wrong = "; ".join(f"{key!r}: {why}" for key, why in list(result.wrong.items())[:_MAX_EXAMPLES])
+        wrong = "; ".join(f"{key!r}: {why}" for key, why in list(result.problems.items())[:_MAX_EXAMPLES])
         raise FinishedWithFailures(
-            f"in the drill, {plural(len(result.wrong), 'object')} from the backup of {name} could not be restored "
+            f"in the drill, {plural(len(result.problems), 'object')} from the backup of {name} could not be restored "
             f"unchanged: {wrong}"
         )

@@ -82,8 +82,8 @@ def apply_settings(assignments: list[str]) -> None:
         if name in RENAMED:
             raise WrongUsage(f"--set {name}: the setting is now called {RENAMED[name]}")
         if name not in Settings.model_fields:
-            meant = did_you_mean(name, Settings.model_fields) or f"The settings are {', '.join(Settings.model_fields)}."
-            raise WrongUsage(f"--set {name}: there is no such setting. {meant}")
+            hint = did_you_mean(name, Settings.model_fields) or f"The settings are {', '.join(Settings.model_fields)}."
+            raise WrongUsage(f"--set {name}: there is no such setting. {hint}")
         if not equals:
             raise WrongUsage(f"--set {name}: expected {name}=VALUE")
         if Settings.is_secret(name, value):
@@ -108,8 +108,8 @@ def demo(
 
     check_java()
     with progress() as status:
-        outcome = demos.run(folder, store, now=datetime.now(UTC), status=status)
-    demos.show(outcome)
+        result = demos.run(folder, store, now=datetime.now(UTC), status=status)
+    demos.show(result)
 
 
 @app.command()
@@ -270,7 +270,7 @@ def sweep(
         status("starting the sweep")
         partition = resolve_partition(repository, mark_id)
         sweeps.refuse_early(partition)
-        start_spark_ahead(context, stays=False)
+        start_spark_ahead(context, keep_running=False)
         swept, failure = sweeps.sweep(partition, SweepOptions(rate, quarantine))
     sweeps.show_report(swept, as_json=output is Format.JSON)
     if failure is not None:
@@ -450,17 +450,17 @@ def check_java() -> None:
     check(os.environ)
 
 
-def start_spark_ahead(context: typer.Context, *, stays: bool = True) -> None:
+def start_spark_ahead(context: typer.Context, *, keep_running: bool = True) -> None:
     """Start Spark while this process is still importing modules: with two cores, both run in parallel.
 
-    With `stays`, Spark runs until the process ends; commands that delete objects must pass False. Does nothing
+    With `keep_running`, Spark runs until the process ends; commands that delete objects must pass False. Does nothing
     unless this process runs only this command.
     """
     if context.obj.own_process:
         from spark_resources.settings import Settings
         from spark_resources.spark.session import start_ahead
 
-        start_ahead(Settings.load(os.environ, home_folder()).spark(), stays=stays)
+        start_ahead(Settings.load(os.environ, home_folder()).spark_settings(), keep_running=keep_running)
 
 
 @contextmanager

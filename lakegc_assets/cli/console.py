@@ -43,7 +43,7 @@ class EscapingConsole(Console):
 
 
 def console() -> Console:
-    """The console on standard output; wide enough for tables if that isn't a terminal."""
+    """The console on standard output; if standard output isn't a terminal, it is wide enough for tables."""
     return EscapingConsole() if sys.stdout.isatty() else EscapingConsole(width=WIDTH_WITHOUT_TERMINAL)
 
 
@@ -60,20 +60,21 @@ def printing() -> Iterator[None]:
 
 
 def print_sentence(text: str) -> None:
-    """Print a sentence or paragraph. On a terminal it is wrapped between words, without breaking a key or digest; in a
-    file each line stays one line."""
+    """Print a sentence or paragraph. On a terminal, it is wrapped between words, without breaking a key or digest; in a
+    file, each line stays one line."""
     _print_wrapped(Text(escaped(text), overflow="ignore"))
 
 
 def print_command(purpose: str, command_line: str) -> None:
-    """Print a command to be copied, after its purpose; on a separate line if both are wider than the terminal.
+    """Print a command to be copied, after its purpose; on a separate line if both don't fit on one line.
 
     lakegc never breaks the command: text wrapped by the terminal itself is copied as one line.
     """
     out = console()
-    one_line = not out.is_terminal or len(purpose) + len(command_line) + 2 <= out.width
+    fits_on_one_line = not out.is_terminal or len(purpose) + len(command_line) + 2 <= out.width
     out.print(
-        Text(escaped(f"{purpose}: {command_line}" if one_line else f"{purpose}:\n  {command_line}")), soft_wrap=True
+        Text(escaped(f"{purpose}: {command_line}" if fits_on_one_line else f"{purpose}:\n  {command_line}")),
+        soft_wrap=True,
     )
 
 
@@ -102,16 +103,16 @@ def cell(name: str) -> Text:
 
 
 def outcomes_table(
-    names: type[StrEnum], objects: Mapping[str, int], sizes: Mapping[str, int], total: tuple[str, int, int]
+    outcomes: type[StrEnum], objects: Mapping[str, int], sizes: Mapping[str, int], total: tuple[str, int, int]
 ) -> Table:
     """A table of objects and bytes by outcome, without empty outcomes. The last row is the total."""
     table = Table()
     table.add_column("outcome")
     table.add_column("objects", justify="right")
     table.add_column("bytes", justify="right")
-    for name in names:
-        if count := objects.get(name.value):
-            table.add_row(name.value, f"{count:,}", size(sizes.get(name.value, 0)))
+    for outcome in outcomes:
+        if count := objects.get(outcome.value):
+            table.add_row(outcome.value, f"{count:,}", size(sizes.get(outcome.value, 0)))
     table.add_section()
     table.add_row(total[0], f"{total[1]:,}", size(total[2]))
     return table

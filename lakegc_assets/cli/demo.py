@@ -47,11 +47,12 @@ LONGEST_WAIT_S, POLL_S = 30.0, 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class DemoResult:
     """The result of the demo: rows of COMMIT_VERDICTS and EXPIRED_OBJECTS, and counts of paths after the sweep.
 
     `kept` counts paths of retained commits with the same bytes after the sweep as before, `lost` the others. `gone`
-    counts paths of expired objects that returned 410 Gone after it, and `restored` those restored byte for byte.
+    counts paths of expired objects that returned 410 Gone after the sweep, and `restored` those that were
+    restored byte for byte.
     """
 
     example: worked_example.ReplayedExample
@@ -71,7 +72,7 @@ class Outcome:
     restored: int
 
 
-def run(folder: Path | None, store: str | None, *, now: datetime, status: Callable[[str], None]) -> Outcome:
+def run(folder: Path | None, store: str | None, *, now: datetime, status: Callable[[str], None]) -> DemoResult:
     """Replay the example in a sandbox, with its objects in a folder or a store; mark, review, back up, approve, sweep
     and restore it, and read everything again after the sweep and after the restore.
 
@@ -80,7 +81,7 @@ def run(folder: Path | None, store: str | None, *, now: datetime, status: Callab
     root = Path(tempfile.mkdtemp(prefix="lakegc-demo-")) if folder is None else folder
     if folder is not None and folder.exists() and any(folder.iterdir()):
         raise WrongUsage(f"{folder} is not empty. Choose a new folder for the demo's sandbox.")
-    place = StorePlace(store, Settings.load(os.environ, home_folder()).store()) if store else None
+    place = StorePlace(store, Settings.load(os.environ, home_folder()).store_settings()) if store else None
     status("replaying the documented history in a sandbox")
     with Sandbox(root, place=place) as sandbox:
         os.environ.update(sandbox.environment)
@@ -95,8 +96,9 @@ def run(folder: Path | None, store: str | None, *, now: datetime, status: Callab
 
 
 def wait_until_old(store: Store, written_at: datetime) -> None:
-    """Wait until a mark without a minimum age no longer treats objects written by `written_at` (the store's clock) as
-    young, given the resolution of the store's times. This takes two seconds at most; in a folder, no time.
+    """Wait until a mark without a minimum age no longer treats objects written at `written_at` or before (by the
+    store's clock) as young, given the resolution of the store's times. This takes two seconds at most; in a
+    folder, no time.
 
     Raises `Unavailable` if the store's clock doesn't advance.
     """
@@ -114,7 +116,7 @@ def run_in_sandbox(
     store: str | None,
     status: Callable[[str], None],
     written_at: datetime,
-) -> Outcome:
+) -> DemoResult:
     from lakegc_assets.cli.dagster_runs import dagster_home, open_instance, run_backup, run_mark, run_sweep
     from lakegc_assets.resources import MarksResource
     from spark_resources.lakefs.resource import LakeFSResource
@@ -150,7 +152,7 @@ def run_in_sandbox(
         backup = restoring.backup
     report = read_report(place, MARK_ID)
     assert report is not None
-    return Outcome(
+    return DemoResult(
         example,
         mark.record,
         sandbox.root,
@@ -211,9 +213,9 @@ def read_path(server: Server, ref: str, path: str) -> bytes | None:
         raise
 
 
-def show(outcome: Outcome) -> None:
+def show(result: DemoResult) -> None:
     """Print the verdicts, the expired objects, the mark's location, and the next commands."""
-    example = outcome.example
+    example = result.example
     print_sentence(
         "The worked example of lakeFS's documentation: main is retained for 21 days, dev for 7. Dates are the "
         "documented ones, and the mark is made on 2022-03-31. In the sandbox all dates are shifted so that this day "
@@ -222,7 +224,7 @@ def show(outcome: Outcome) -> None:
     commits = Table()
     for heading in ("date", "commit", "verdict", "why", "until"):
         commits.add_column(heading, no_wrap=heading in ("date", "verdict", "until"))
-    for row in sorted(outcome.commits, key=lambda row: row["created"]):
+    for row in sorted(result.commits, key=lambda row: row["created"]):
         until = example.documented_day(row["until"]) if row["until"] else ""
         verdict = "[green]retained[/]" if row["retained"] else "[red]expired[/]"
         commits.add_row(example.documented_day(row["created"]), row["message"], verdict, verdict_reason(row), until)
@@ -230,29 +232,29 @@ def show(outcome: Outcome) -> None:
     objects = Table()
     for heading in ("path when written", "size", "age", "address"):
         objects.add_column(heading, overflow="fold")
-    for row in sorted(outcome.expired, key=lambda row: row["modified"]):
+    for row in sorted(result.expired, key=lambda row: row["modified"]):
         path = example.paths.get(row["address"], "")
-        objects.add_row(path, size(row["size"]), age(outcome.record.start - row["modified"]), row["address"])
+        objects.add_row(path, size(row["size"]), age(result.record.start - row["modified"]), row["address"])
     print_table("Expired objects", objects)
-    show_totals(outcome.review.totals, "reason")
-    counts, report = outcome.record.counts, outcome.report
-    store_option = ["--store", outcome.store] if outcome.store else []
-    expired = len(outcome.expired)
+    show_totals(result.review.totals, "reason")
+    counts, report = result.record.counts, result.report
+    store_option = ["--store", result.store] if result.store else []
+    expired = len(result.expired)
     print_sentence(
         f"{counts['expired']} of {counts['candidates']} objects are expired ({size(counts['expired_bytes'])}). "
-        f"The mark is in {outcome.mark_folder}"
+        f"The mark is in {result.mark_folder}"
     )
-    print_sentence(f"Backed up {outcome.backup.copied} of {outcome.backup.marked} objects to {outcome.backup_to}")
+    print_sentence(f"Backed up {result.backup.copied} of {result.backup.marked} objects to {result.backup_to}")
     swept = ", ".join(f"{count} {name}" for name, count in sorted(report.objects.items()))
     print_sentence(f"Approved by {APPROVER}, re-verified, and swept: {swept} of {report.approved}.")
     print_sentence(
-        f"Read back: {outcome.kept} files of retained commits are intact, byte for byte, and {outcome.lost} are not; "
-        f"{outcome.gone} of {expired} expired objects return 410 Gone."
+        f"Read back: {result.kept} files of retained commits are intact, byte for byte, and {result.lost} are not; "
+        f"{result.gone} of {expired} expired objects return 410 Gone."
     )
     print_sentence(
-        f"Restored from the backup: {outcome.restored} of {expired} objects are readable again, byte for byte.\n"
+        f"Restored from the backup: {result.restored} of {expired} objects are readable again, byte for byte.\n"
     )
-    print_command("To explore this sandbox", command("sandbox", "up", "--folder", str(outcome.sandbox), *store_option))
+    print_command("To explore this sandbox", command("sandbox", "up", "--folder", str(result.sandbox), *store_option))
     print_sentence("Then, in another terminal, export the settings that this command prints, and run:")
     for following in (
         command("review", worked_example.REPOSITORY, MARK_ID, "--list"),

@@ -38,11 +38,12 @@ OUTCOMES = (GONE, ON_HOLD, KEPT)
 
 @dataclass(slots=True)
 class Difference:
-    """Totals of the changes between two marks. `outcomes` breaks down `no_longer` by what became of the objects."""
+    """Totals of the changes between two marks. `outcomes` breaks down `no_longer_expired` by what became of
+    the objects."""
 
-    newly: Totals = field(default_factory=Totals)
-    no_longer: Totals = field(default_factory=Totals)
-    still: Sum = field(default_factory=Sum)
+    newly_expired: Totals = field(default_factory=Totals)
+    no_longer_expired: Totals = field(default_factory=Totals)
+    still_expired: Sum = field(default_factory=Sum)
     outcomes: dict[str, Sum] = field(default_factory=lambda: {outcome: Sum() for outcome in OUTCOMES})
 
 
@@ -51,9 +52,9 @@ def difference(before: Mark, after: Mark) -> Difference:
     diff = Difference()
     for change, outcome, rows in classified_rows(before, after):
         if change is Change.STILL:
-            diff.still.add(len(rows), total_bytes(rows))
+            diff.still_expired.add(len(rows), total_bytes(rows))
             continue
-        totals = diff.newly if change is Change.NEWLY else diff.no_longer
+        totals = diff.newly_expired if change is Change.NEWLY else diff.no_longer_expired
         totals.add(count_totals(rows, start=after.record.start))
         if outcome:
             diff.outcomes[outcome].add(len(rows), total_bytes(rows))
@@ -83,8 +84,8 @@ def with_outcomes(after: Mark, rows: pa.Table) -> Iterator[tuple[Change, str, pa
     """Group rows that are no longer expired in a later mark by outcome, as far as that mark recorded it."""
     on_hold = in_dataset(after, "on_hold", OBJECTS_ON_HOLD, rows)
     stored = pc.or_(on_hold, still_stored(after, rows))
-    for outcome, chosen in ((GONE, pc.invert(stored)), (ON_HOLD, on_hold), (KEPT, pc.and_not(stored, on_hold))):
-        if len(with_outcome := rows.filter(chosen)):
+    for outcome, mask in ((GONE, pc.invert(stored)), (ON_HOLD, on_hold), (KEPT, pc.and_not(stored, on_hold))):
+        if len(with_outcome := rows.filter(mask)):
             yield Change.NO_LONGER, outcome, with_outcome
 
 
@@ -97,7 +98,7 @@ def still_stored(after: Mark, rows: pa.Table) -> pa.Array:
         for part in SLICES_PARTS:
             in_mark = pc.or_(in_mark, in_dataset(mark, part, STORED_OBJECTS, rows, asset=SLICES))
         is_stored = pc.or_(is_stored, pc.and_not(in_mark, is_decided))
-        if not mark.record.incremental:
+        if not mark.record.is_incremental:
             return is_stored
         folders = pa.array(row["slice"] for row in all_rows(mark.place, mark.dataset(SLICES, FOLDERS_PART), FOLDERS))
         listed = pc.is_in(rows["slice"].combine_chunks(), value_set=folders.cast(pa.string()))
@@ -110,7 +111,7 @@ def chain_of(mark: Mark) -> Iterator[Mark]:
     """A mark and its chain of base marks, newest first, as far as they can be read."""
     yield mark
     with suppress(NotFound, DamagedData):
-        for mark_id in mark.record.basis["chain"] if mark.record.incremental else ():
+        for mark_id in mark.record.basis["chain"] if mark.record.is_incremental else ():
             yield Mark.open(mark.place, mark_id)
 
 
@@ -174,19 +175,20 @@ def changed_rows(before: Mark, after: Mark) -> Iterable[pa.Table]:
 
 
 def show_difference(before: MarkRecord, after: MarkRecord, diff: Difference) -> None:
-    newly, no_longer = diff.newly.whole, diff.no_longer.whole
+    newly_expired, no_longer_expired = diff.newly_expired.whole, diff.no_longer_expired.whole
     print_sentence(
-        f"Since mark {before.mark_id} ({before.start:%Y-%m-%d %H:%M} UTC): {amount_in_words(newly)} newly expired, "
-        f"{amount_in_words(no_longer)} no longer expired, {amount_in_words(diff.still)} unchanged."
+        f"Since mark {before.mark_id} ({before.start:%Y-%m-%d %H:%M} UTC): {amount_in_words(newly_expired)} "
+        f"newly expired, {amount_in_words(no_longer_expired)} no longer expired, "
+        f"{amount_in_words(diff.still_expired)} unchanged."
     )
-    if no_longer.objects:
+    if no_longer_expired.objects:
         parts = [f"{amount_in_words(amount)} {outcome}" for outcome, amount in diff.outcomes.items() if amount.objects]
         print_sentence(f"No longer expired: {'; '.join(parts)}.")
     for name, (old, new) in differing_settings(before, after).items():
         print_sentence(f"The marks differ in {name}: {old}, then {new}.")
     for kind in ("reason", "prefix"):
-        show_totals(diff.newly, kind, title=f"Newly expired, by {kind}")
-        show_totals(diff.no_longer, kind, title=f"No longer expired, by {kind} in mark {before.mark_id}")
+        show_totals(diff.newly_expired, kind, title=f"Newly expired, by {kind}")
+        show_totals(diff.no_longer_expired, kind, title=f"No longer expired, by {kind} in mark {before.mark_id}")
 
 
 def amount_in_words(amount: Sum) -> str:
@@ -200,14 +202,14 @@ def document(before: MarkRecord, after: MarkRecord, diff: Difference) -> dict[st
         "before": {"mark_id": before.mark_id, "start": before.start.isoformat(), "digest": before.digest},
         "after": {"mark_id": after.mark_id, "start": after.start.isoformat(), "digest": after.digest},
         "differ_in": {name: list(both) for name, both in differing_settings(before, after).items()},
-        "newly_expired": totals_document(diff.newly, KINDS),
-        "no_longer_expired": {**totals_document(diff.no_longer, KINDS), "by_fate": outcomes},
-        "still_expired": amount_fields(diff.still),
+        "newly_expired": totals_document(diff.newly_expired, KINDS),
+        "no_longer_expired": {**totals_document(diff.no_longer_expired, KINDS), "by_fate": outcomes},
+        "still_expired": amount_fields(diff.still_expired),
     }
 
 
 def differing_settings(before: MarkRecord, after: MarkRecord) -> dict[str, tuple[str, str]]:
-    """The settings that decide what expires and that differ between two marks, in words."""
+    """The settings that decide what expires, if they differ between two marks: both values, in words."""
     settings = {
         "scope": (before.scope.value, after.scope.value),
         "minimum age": (duration(before.min_age), duration(after.min_age)),

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 MAX_SHOWN = 20  # unknown files and lost objects in the output for people
 
-SOUND, DAMAGED = 0, 1
+SOUND, DAMAGED = 0, 1  # exit codes
 
 
 @contextmanager
@@ -151,7 +151,7 @@ def finding_in_words(finding: Finding) -> str:
 
 
 def lost_in_words(lost: LostObject) -> str:
-    kinds = " and ".join(word for word, is_so in (("committed", lost.committed), ("staged", lost.staged)) if is_so)
+    kinds = " and ".join(kind for kind, applies in (("committed", lost.committed), ("staged", lost.staged)) if applies)
     return escaped_name(
         f"{lost.address} ({kinds}{f' at {lost.path}' if lost.path is not None else ''})"
         f"{dependents_in_words(lost.needed_by)}"
@@ -186,8 +186,8 @@ def show_notes(report: Report, write_missing: Path | None) -> None:
         print_sentence(f"Note: {sentence}")
     next_command = command("mark", report.repository)
     if report.lost_count and write_missing is None:
-        listed = command("fsck", report.repository, "--write-missing", "FILE")
-        print_command("Write the list for 'mark --accept-missing FILE'", listed)
+        write_command = command("fsck", report.repository, "--write-missing", "FILE")
+        print_command("Write the list for 'mark --accept-missing FILE'", write_command)
     elif write_missing is not None:
         print_sentence(f"The list of missing addresses is in {write_missing} ({report.lost_count:,} found).")
         next_command = command("mark", report.repository, "--accept-missing", str(write_missing))

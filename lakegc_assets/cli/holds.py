@@ -44,7 +44,8 @@ def add(repository: str, fields: Mapping[str, Any]) -> None:
     now = server.lakefs.server_time()
     if hold.has_expired(now):
         raise WrongUsage(
-            f"--until {hold.until} is in the past: the lakeFS server's clock says {now:%Y-%m-%d %H:%M} UTC"
+            f"--until {hold.until} is in the past: the lakeFS server's clock says {now:%Y-%m-%d %H:%M} UTC. "
+            "Pass a later date."
         )
     add_hold(target.place, hold)
     print_sentence(
@@ -128,15 +129,15 @@ def check(repository: str, *, as_json: bool) -> None:
     table = Table()
     for heading in ("hold", "what", "state"):
         table.add_column(heading, overflow="fold")
-    counted = [name for name in MATCH_KINDS if any(row[name] is not None for row in rows)]
-    for name in counted:
+    shown_kinds = [name for name in MATCH_KINDS if any(row[name] is not None for row in rows)]
+    for name in shown_kinds:
         table.add_column(name.replace("_", " "), justify="right")
     for row in rows:
-        numbers = ("" if row[name] is None else str(row[name]) for name in counted)
+        numbers = ("" if row[name] is None else str(row[name]) for name in shown_kinds)
         table.add_row(cell(row["hold"]), cell(row["what"]), row["state"], *numbers)
     print_table(f"What the holds of {repository} match now", table)
     if any(isinstance(hold, PathHold) for hold in holds):
-        print_sentence("Objects on hold by path are counted by the next mark, when it reads the commits.")
+        print_sentence("Objects that are on hold by path are counted by the next mark, when it reads the commits.")
     print_command("Next", command("mark", repository))
 
 

@@ -16,7 +16,7 @@ IdArgument = Annotated[str, typer.Argument(metavar="ID", help="the hold's id: lo
 
 
 @holds_app.callback()
-def of_repository(
+def select_repository(
     context: typer.Context, repository: Annotated[str, typer.Argument(metavar="REPO", help="a repository's id")]
 ) -> None:
     context.obj = repository

@@ -36,7 +36,7 @@ from spark_resources.errors import DamagedData, LakegcError, NotFound, Untrusted
 from spark_resources.host.user_folders import home_folder
 from spark_resources.lakefs import LakeFS, LakeFSSettings
 from spark_resources.mark_store.approval import ApprovalStatus, withdraw_stale_summary
-from spark_resources.mark_store.foreign_layouts import WITH_SUMMARY, ReferenceMark, reference_marks
+from spark_resources.mark_store.foreign_layouts import LAYOUTS_WITH_SUMMARY, ReferenceMark, reference_marks
 from spark_resources.mark_store.lease import current_holder
 from spark_resources.mark_store.mark import Mark, asset_folder, each_mark, marks
 from spark_resources.mark_store.record import MarkRecord, finished_at
@@ -79,7 +79,7 @@ def refuse_mark_early(partition: Partition, options: Mapping[str, Any]) -> None:
 
 
 def refuse_used_id(target: Target, partition: Partition) -> None:
-    foreign = {mark.mark_id for mark in reference_marks(target.place, ours=frozenset())}
+    foreign = {mark.mark_id for mark in reference_marks(target.place, own_ids=frozenset())}
     if partition.mark_id in foreign or Mark.exists(target.place, partition.mark_id):
         raise WrongUsage(
             f"mark id {partition.mark_id} is in use in {partition.repository}. Choose another one, or leave it out to "
@@ -98,7 +98,7 @@ def make_mark(partition: Partition, options: Mapping[str, Any]) -> MarkRecord:
 
 def basis_in_words(record: MarkRecord) -> str:
     """Whether a mark is full (and why) or incremental (and how many objects it compared)."""
-    if record.incremental:
+    if record.is_incremental:
         compared = record.steps["expired_set"].facts["compared"]
         return f"incremental since mark {record.basis['chain'][0]}; {plural(compared, 'object')} compared"
     missed = record.steps["expired_set"].facts.get("missed")
@@ -254,8 +254,8 @@ def mark_rows(target: Target, repository: str) -> Iterator[Row]:
     """The marks of a repository: those of lakegc in order of their ids, then the foreign ones. Also withdraws summaries
     for the reference collector that no valid approval permits."""
     holder, now = current_holder(target.place.store()), target.place.store().now()
-    ours = dict(each_mark(target.place))
-    for mark_id, record in ours.items():
+    own_records = dict(each_mark(target.place))
+    for mark_id, record in own_records.items():
         if not isinstance(record, MarkRecord):
             state = "not signed with a known key" if isinstance(record, Untrusted) else "unknown format"
             yield Row(repository, mark_id, state, "", None, None, "")
@@ -271,7 +271,7 @@ def mark_rows(target: Target, repository: str) -> Iterator[Row]:
             repository, record.mark_id, state, started, counts.get("expired"), counts.get("expired_bytes"), record.by,
             outcome_of(target.place, record),
         )  # fmt: skip
-    for foreign in reference_marks(target.place, ours=frozenset(ours)):
+    for foreign in reference_marks(target.place, own_ids=frozenset(own_records)):
         approval_status = proposals.status_of_foreign_approval(target.place, foreign, now=now)
         yield reference_row(
             foreign, repository, "" if approval_status is ApprovalStatus.NONE else f", {approval_status}"
@@ -299,7 +299,11 @@ def reference_row(foreign: ReferenceMark, repository: str, approval: str) -> Row
 def foreign_state(foreign: ReferenceMark) -> str:
     """The state of a foreign mark. A summary means that it is finished; the oldest layouts have no summaries."""
     if foreign.summary is None:
-        return "unfinished (no summary)" if foreign.layout in WITH_SUMMARY else "unknown (no summary in this layout)"
+        return (
+            "unfinished (no summary)"
+            if foreign.layout in LAYOUTS_WITH_SUMMARY
+            else "unknown (no summary in this layout)"
+        )
     success = foreign.summary.get("success")
     return "marked" if success is True else "failed" if success is False else "unknown (summary unreadable)"
 

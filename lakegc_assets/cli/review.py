@@ -164,7 +164,7 @@ def overview(review: Review) -> list[str]:
         f"{record.cutoff:%Y-%m-%d %H:%M:%S} are kept. "
         f"Retention rules: {rules_in_words(record.rules)}. Holds: {diff.holds_in_words(record)}."
     )
-    if record.incremental:
+    if record.is_incremental:
         origin += f" It is incremental, based on mark {record.basis['chain'][0]}."
     digest = f"Digest: {record.digest}"
     if not total.objects:

@@ -24,7 +24,7 @@ from lakegc_assets.mark.context import Target
 from lakegc_assets.mark.totals import Totals, count_totals
 from spark_resources.mark_store.foreign_expired_set import objects_of, reference_mark
 from spark_resources.mark_store.foreign_layouts import ReferenceMark
-from spark_resources.mark_store.mark import own_marks
+from spark_resources.mark_store.mark import own_mark_ids
 
 KINDS = ("age", "slice")  # paths and reasons are not known
 
@@ -50,7 +50,7 @@ def find_foreign_mark(repository: str, name: str) -> ForeignReview | None:
     if name == "latest":  # stands for lakegc's own marks only
         return None
     target = Server.configured().target(repository)
-    mark = reference_mark(target.place, name, ours=own_marks(target.place))
+    mark = reference_mark(target.place, name, own_ids=own_mark_ids(target.place))
     return ForeignReview(target, mark) if mark is not None else None
 
 

@@ -33,7 +33,7 @@ def up(
     from spark_resources.lakefs_sandbox import Sandbox, StorePlace
     from spark_resources.settings import Settings
 
-    place = StorePlace(store, Settings.load(os.environ, home_folder()).store()) if store else None
+    place = StorePlace(store, Settings.load(os.environ, home_folder()).store_settings()) if store else None
     with ExitStack() as stack:
         log_message = None
         if request_log:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from lakegc_assets.formatting import plural
 from lakegc_assets.mark import holds_in_force, listed_objects, missing_objects
 from lakegc_assets.mark.context import MarkRun, StepNotes
-from lakegc_assets.mark.keep_facts import KeepFacts, ObjectsToDecide
+from lakegc_assets.mark.keep_facts import KeepFacts, UndecidedObjects
 from lakegc_assets.mark.mark_chain import MarkChain
 from lakegc_assets.rules import garbage, keep_reasons
 from lakegc_assets.rules.addresses import listed_area_column
@@ -39,7 +39,7 @@ from spark_resources.model import (
     RANGES_ON_HOLD,
 )
 from spark_resources.spark.arrow_shuffle import Input
-from spark_resources.spark.datasets import Output, Producer, parquet, where_not_null, write_produced, write_rows
+from spark_resources.spark.datasets import Output, Producer, parquet_output, where_not_null, write_produced, write_rows
 from spark_resources.spark.partitioning import tasks_from_rows
 from spark_resources.spark.remote_errors import errors_from_executors
 from spark_resources.spark.task_report import TaskReport
@@ -146,7 +146,7 @@ def recorded_addresses_on_hold(run: MarkRun) -> DataFrame:
 # --- keeping --------------------------------------------------------------------------------------------------------
 
 
-def look_up(run: MarkRun, notes: StepNotes, objects: ObjectsToDecide, chain: MarkChain) -> KeepFacts | None:
+def look_up(run: MarkRun, notes: StepNotes, objects: UndecidedObjects, chain: MarkChain) -> KeepFacts | None:
     """The facts that keep objects on hold (by commit, path or prefix); None if no hold can keep any."""
     prefixes, addresses = prefixes_of(holds_in_force.in_force(run)), run.mark.dataset(ASSET, ADDRESSES_PART)
     if not addresses.rows and not prefixes:
@@ -158,7 +158,7 @@ def look_up(run: MarkRun, notes: StepNotes, objects: ObjectsToDecide, chain: Mar
 
 def on_hold_output(run: MarkRun) -> Output:
     """The output for the objects that would expire without holds (OBJECTS_ON_HOLD): the rows with a `hold`."""
-    return where_not_null("hold", parquet(run.mark.folder("expired_set", OBJECTS_PART), OBJECTS_ON_HOLD))
+    return where_not_null("hold", parquet_output(run.mark.folder("expired_set", OBJECTS_PART), OBJECTS_ON_HOLD))
 
 
 def count_by_hold(objects: pa.Table, report: TaskReport) -> None:

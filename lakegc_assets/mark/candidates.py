@@ -141,11 +141,13 @@ class Incremental(Candidates):
         notes.add_dataset(write_rows(self.run.place, folder, rows, RANGE_IDS), FROM_BASE_PART)
 
     def ranges_dropped_since_listing(self, ranges: Sequence[str]) -> frozenset[str]:
-        return self.chain.counted - self.ranges - set(ranges)
+        return self.chain.committed_at_base - self.ranges - set(ranges)
 
     def without_unchanged(self, addresses: DataFrame) -> DataFrame:
         looked_up = self.run.read(ASSET, ADDRESSES, COMPARED_PART)
-        unchanged = self.chain.addresses(self.chain.counted).transform(garbage.without_addresses_in(looked_up))
+        unchanged = self.chain.addresses(self.chain.committed_at_base).transform(
+            garbage.without_addresses_in(looked_up)
+        )
         return addresses.transform(
             garbage.without_addresses_in(unchanged.transform(garbage.with_addresses_in(addresses)))
         )
@@ -159,7 +161,7 @@ class Incremental(Candidates):
 
 def choose(run: MarkRun) -> Candidates:
     """Choose the candidates of a new mark. If the mark can't be incremental after all, make it full and record why."""
-    incremental_or_why: Incremental | str = begin_incremental(run) if run.mark.record.incremental else ""
+    incremental_or_why: Incremental | str = begin_incremental(run) if run.mark.record.is_incremental else ""
     if isinstance(incremental_or_why, Incremental):
         return incremental_or_why
     if incremental_or_why:
@@ -173,7 +175,7 @@ def recorded_candidates(run: MarkRun) -> Candidates:
     different mode than the mark's, or if the mark is incremental and the commit graph can no longer be read; raises
     like `MarkChain.recorded` if an earlier mark can't be read."""
     refuse_mixed_modes(run)
-    if not run.mark.record.incremental:
+    if not run.mark.record.is_incremental:
         return full_candidates(run)
     if not can_be_base(run):
         raise Refused(

@@ -12,7 +12,7 @@ from lakegc_assets.mark import addresses_on_hold, other_repositories
 from lakegc_assets.mark.candidates import FROM_BASE_PART, Candidates, recorded_candidates
 from lakegc_assets.mark.context import MarkRun, StepNotes, step
 from lakegc_assets.mark.mark_chain import MarkChain, can_be_base, ranges_within, rows_of
-from lakegc_assets.mark.metaranges import counted_metaranges, head_metaranges, metaranges
+from lakegc_assets.mark.metaranges import committed_metaranges, head_metaranges, metaranges
 from spark_resources.lakefs.ranges import (
     check_all_read,
     distinct_refs,
@@ -85,7 +85,7 @@ def trusted_ranges(mark: Mark) -> list[str]:
     if ASSET not in mark.record.steps:
         return []
     ranges = [row["range_id"] for row in rows_of(mark, (ASSET, RANGES_PART), RANGE_REFS)]
-    if mark.place.seal is not None or not mark.record.incremental:
+    if mark.place.seal is not None or not mark.record.is_incremental:
         return ranges
     if FROM_BASE_PART not in mark.record.step(ASSET).datasets:  # written by an older version of lakegc
         return []
@@ -98,7 +98,7 @@ def trusted_record(mark: Mark) -> Mark | None:
     None for a foreign mark or one that can't be a base, and for an incremental mark without signatures, whose record
     has rows of earlier marks (see `trusted_ranges`)."""
     has_record = ASSET in mark.record.steps and METARANGES_PART in mark.record.step(ASSET).datasets
-    return mark if has_record and (mark.place.seal is not None or not mark.record.incremental) else None
+    return mark if has_record and (mark.place.seal is not None or not mark.record.is_incremental) else None
 
 
 def ranges_already_read(run: MarkRun, chain: MarkChain) -> pa.Array:
@@ -128,7 +128,7 @@ def read_addresses(
     unless every entry was read."""
     entries = pc.sum(refs.column("entries")).as_py() or 0
     folder, sizes_folder = (run.mark.folder(ASSET, name) for name in (part, SIZES_PARTS[part]))
-    # versions of one range share most entries, so put them in one file: see `arrow_shuffle.addresses_once`
+    # versions of one range share most entries, so put them in one file: see `arrow_shuffle.distinct_addresses`
     tasks = range_tasks(run.spark, refs, order_by=("min_key", "max_key", "range_id"))
     dataset, sizes, report = write_addresses(
         tasks, run.place, folder, total_entries=entries, sizes_folder=sizes_folder, sizes_wanted=sizes_wanted
@@ -150,19 +150,19 @@ def live_datasets(run: MarkRun) -> list[Dataset]:
 def committed_ranges(
     run: MarkRun, notes: StepNotes, chain: MarkChain, additional: pa.Table | None
 ) -> tuple[pa.Table, frozenset[str]]:
-    """The distinct ranges (RANGE_REFS) of the commits that count, with those in `additional`, and the ids of those at
-    branch heads, as far as known. Writes these ranges, and which metarange contains which range."""
-    counted = counted_metaranges(run)
-    notes.facts["metaranges"] = len(counted)
+    """The distinct ranges (RANGE_REFS) of the commits whose objects are live, with those in `additional`, and the ids
+    of those at branch heads, as far as known. Writes these ranges, and which metarange contains which range."""
+    metarange_ids = committed_metaranges(run)
+    notes.facts["metaranges"] = len(metarange_ids)
     known = chain.known_metaranges
-    new = [metarange_id for metarange_id in counted if metarange_id not in known]
+    new = [metarange_id for metarange_id in metarange_ids if metarange_id not in known]
     notes.facts["metaranges_read"] = len(new)
     is_base = run.trusted_ranges is None and can_be_base(run)
     folder, pairs_folder = (run.mark.folder(ASSET, part) for part in (RANGES_PART, METARANGES_PART))
     ranges_dataset, *pairs = write_ranges_of(
         run.spark, run.place, new, folder, pairs_folder=pairs_folder if is_base else ""
     )
-    of_heads, ids = frozenset[str](), chain.ranges_of(set(counted) & known)
+    of_heads, ids = frozenset[str](), chain.ranges_of(set(metarange_ids) & known)
     for written in pairs:
         notes.add_dataset(written, METARANGES_PART)
         heads = head_metaranges(run)

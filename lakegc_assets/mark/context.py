@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from lakegc_assets.mark.table_notes import KnownTables
+    from lakegc_assets.mark.table_notes import AllTableNotes
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +75,8 @@ def find_target(lakefs: LakeFS, repository_id: str, settings: Settings) -> Targe
     repository = lakefs.repository(repository_id)
     blockstore = lakefs.config().blockstore(repository.storage_id)
     check_scheme(repository, blockstore)
-    place = place_of(repository, blockstore, settings.store())
-    keys = settings.signing()
+    place = place_of(repository, blockstore, settings.store_settings())
+    keys = settings.signing_keys()
     if keys is None:
         return Target(repository, blockstore, place)
     seal = Seal.of(keys, repository=repository.id, created=repository.created, namespace=repository.storage_namespace)
@@ -117,7 +117,7 @@ class OtherRepositoryData:
 
     heads: set[tuple[str, str]] = field(default_factory=set)
     tables: pa.Array | None = None
-    notes: KnownTables | None = None
+    notes: AllTableNotes | None = None
 
 
 Graph = dict[str, Commit]  # commits by id

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from lakegc_assets.mark.context import MarkRun
 from lakegc_assets.mark.path_probes import PROBED_PARTS
-from lakegc_assets.rules.brakes import unread_in
+from lakegc_assets.rules.brakes import unread_repositories_in
 from spark_resources.errors import DamagedData, NotFound
 from spark_resources.mark_store.mark import Mark, earlier_marks, earlier_reverifications, unreadable_roots
 from spark_resources.mark_store.record import MarkRecord, finished_at
@@ -51,7 +51,7 @@ def trusted_tables(run: MarkRun, before: Mark | None) -> pa.ChunkedArray:
     """
     if run.place.seal is None and run.trusted_ranges is not None:
         return tables_read_by_approved_mark(run)
-    trusted = run.place.seal is not None or run.mark.record.incremental
+    trusted = run.place.seal is not None or run.mark.record.is_incremental
     return tables_without_references(run, before if trusted else None, (WITHOUT_REFERENCES_PART, KNOWN_PART))
 
 
@@ -135,7 +135,7 @@ ADDRESS_PARTS = (
 
 def has_read(run: MarkRun, record: MarkRecord, repository: str) -> bool:
     """Whether a mark completely read a repository or, for `*`, every repository that isn't trusted now."""
-    facts, unread = record.step(COMMITTED).facts[FACTS], unread_in(record)
+    facts, unread = record.step(COMMITTED).facts[FACTS], unread_repositories_in(record)
     if repository == "*":
         return not unread and all(is_trusted(run, name) for name in facts["trusted"])
     return repository in facts["repositories"] and repository not in unread and "*" not in unread

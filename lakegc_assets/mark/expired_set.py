@@ -20,7 +20,7 @@ from lakegc_assets.mark import (
 from lakegc_assets.mark.candidates import recorded_candidates
 from lakegc_assets.mark.context import MarkRun, StepNotes, step
 from lakegc_assets.mark.expiry_reasons import ATTRIBUTED, Attributions
-from lakegc_assets.mark.keep_facts import ObjectsToDecide
+from lakegc_assets.mark.keep_facts import UndecidedObjects
 from lakegc_assets.mark.reference_status import STATUS, ReferenceStatus, compare
 from lakegc_assets.mark.writer import write_mark
 from lakegc_assets.rules import garbage
@@ -80,7 +80,7 @@ def write_expired(run: MarkRun, notes: StepNotes) -> None:
     holds_in_force.in_force(run)  # raises if the holds have changed since the mark began
 
 
-def unreferenced_objects(run: MarkRun, status: ReferenceStatus, attributions: Attributions) -> ObjectsToDecide:
+def unreferenced_objects(run: MarkRun, status: ReferenceStatus, attributions: Attributions) -> UndecidedObjects:
     """The objects that expire unless a reason keeps them."""
     objects, scope = status.grouped, run.mark.record.scope
     if scope is Scope.COMMITTED:
@@ -90,4 +90,4 @@ def unreferenced_objects(run: MarkRun, status: ReferenceStatus, attributions: At
 
         inputs = [status.input, *attributions.inputs]
         objects = co_group(run.spark, inputs, only_in_scope, REFERENCE_STATUS, run.persist)
-    return ObjectsToDecide(run, objects, REFERENCE_STATUS, garbage.unreferenced)
+    return UndecidedObjects(run, objects, REFERENCE_STATUS, garbage.unreferenced)

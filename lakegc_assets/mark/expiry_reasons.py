@@ -13,7 +13,7 @@ from lakegc_assets.mark.context import MarkRun, StepNotes
 from lakegc_assets.mark.mark_chain import MarkChain
 from lakegc_assets.mark.metaranges import RecordedRanges
 from lakegc_assets.mark.reference_status import ReferenceStatus
-from lakegc_assets.rules.expiry_reasons import ATTRIBUTIONS, best, in_order
+from lakegc_assets.rules.expiry_reasons import ATTRIBUTIONS, sorted_verdicts, strongest_attributions
 from spark_resources.errors import DamagedData
 from spark_resources.lakefs.ranges import metarange_reader, metarange_tasks, paths_of, range_tasks
 from spark_resources.model import COMMIT_VERDICTS, RANGE_IDS, RANGE_REFS, Scope
@@ -55,7 +55,7 @@ def attribute(run: MarkRun, notes: StepNotes, chain: MarkChain, status: Referenc
     Commits that the rules expire but holds retain count as expired here.
     """
     verdicts = run.rows("retained_commits", COMMIT_VERDICTS)
-    ordered = in_order(verdicts)
+    ordered = sorted_verdicts(verdicts)
     nothing = Attributions((as_input(run, Tasks.of(run.spark, ATTRIBUTIONS.empty_table())),), ordered)
     commits = [row for row in verdicts if is_expired(row)]
     if not commits or not status.not_committed_count:
@@ -80,7 +80,7 @@ def as_input(run: MarkRun, rows: Rows) -> Input:
     """The input with these attributions (ATTRIBUTIONS). They are read now, so that unreadable ones are noticed here."""
     rows = run.persist(rows)
     count = len(rows.table) if isinstance(rows, Tasks) else rows.count()
-    return Input.of_rows(ATTRIBUTED, rows, ATTRIBUTIONS, count, reduced=best)
+    return Input.of_rows(ATTRIBUTED, rows, ATTRIBUTIONS, count, reduce=strongest_attributions)
 
 
 def is_expired(verdict: dict[str, Any]) -> bool:
@@ -96,8 +96,9 @@ def ranges_only_in_expired_commits(
     Excludes ranges whose objects an earlier mark already attributed.
     """
     live = {row["range_id"] for row in run.rows("committed_addresses", RANGE_REFS, "ranges")}
-    explained = chain.explained - chain.counted  # the base mark explains no object in a range that counted then
-    expired_before = {row["commit_id"] for row in chain.explained_verdicts() if is_expired(row)}
+    # the base mark explains no object in a range that counted as committed then
+    attributed = chain.attributed_ranges - chain.committed_at_base
+    expired_before = {row["commit_id"] for row in chain.base_verdicts() if is_expired(row)}
     positions = dict(zip(ordered["commit_id"].to_pylist(), range(len(ordered)), strict=True))
     rows = [
         {"metarange_id": row["metarange_id"], "verdict": positions[row["commit_id"]]}
@@ -105,7 +106,7 @@ def ranges_only_in_expired_commits(
         if row["commit_id"] not in expired_before
     ]
     described = ranges_with_verdicts(run, pa.Table.from_pylist(rows, schema=_METARANGE_VERDICTS), chain)
-    known = pa.array(sorted(live | explained), pa.string())
+    known = pa.array(sorted(live | attributed), pa.string())
     return described.filter(pc.invert(pc.is_in(described["range_id"], value_set=known)))
 
 
@@ -126,7 +127,7 @@ def ranges_with_verdicts(run: MarkRun, verdicts: pa.Table, chain: MarkChain) -> 
 
     result = mapped(metarange_tasks(run.spark, sorted(metaranges - known)), read_by_range, EXPIRED_RANGES)
     new = result.table if isinstance(result, Tasks) else with_strongest_verdict_on_executors(result)
-    return with_strongest_verdict(pa.concat_tables([by_range(recorded.described(known)), new]))
+    return with_strongest_verdict(pa.concat_tables([by_range(recorded.ranges_by_metarange(known)), new]))
 
 
 def with_strongest_verdict(ranges: pa.Table) -> pa.Table:
@@ -166,7 +167,7 @@ def attributed_before(run: MarkRun, chain: MarkChain, ordered: pa.Table, status:
         rows = pa.table([reasons["address"], verdict, reasons["path"]], ATTRIBUTIONS.names)
         return rows.filter(pc.is_valid(verdict)).cast(ATTRIBUTIONS)
 
-    reasons = chain.reasons() if chain.marks else []
+    reasons = chain.reason_datasets() if chain.marks else []
     return [read_rows(run.spark, run.place, [dataset], schema, attributed, ATTRIBUTIONS) for dataset, schema in reasons]
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.mark.context import MarkRun
-from lakegc_assets.mark.other_repositories import Unread
+from lakegc_assets.mark.other_repositories import UnreadRepositories
 from lakegc_assets.rules import path_probes
 from lakegc_assets.rules.path_probes import SizeSet
 from spark_resources import sstable
@@ -28,7 +28,7 @@ from spark_resources.stores.place import Place
 from spark_resources.stores.prefetch import prefetch
 
 Row: TypeAlias = dict[str, Any]
-Guard: TypeAlias = Callable[[str, Unread], AbstractContextManager[None]]
+Guard: TypeAlias = Callable[[str, UnreadRepositories], AbstractContextManager[None]]
 """Wraps each read of a repository: errors are raised, or recorded as the reason why the repository is unread."""
 
 MAX_PATHS_ON_DRIVER = 200_000  # more paths might not fit into the driver's memory
@@ -75,7 +75,7 @@ class Tables:
     places: Mapping[str, Place]
     guard: Guard
 
-    def fetched(self, rows: Sequence[Row], key: str, unread: Unread) -> Iterator[tuple[Row, bytes]]:
+    def fetched(self, rows: Sequence[Row], key: str, unread: UnreadRepositories) -> Iterator[tuple[Row, bytes]]:
         """Each row, with the bytes of the table that it names by repository and `key`; empty bytes if the table can't
         be read and the guard recorded this in `unread`."""
         named = {f"{row['repository']}/{row[key]}": row for row in rows}
@@ -95,7 +95,7 @@ def read_ranges(run: MarkRun, metaranges: pa.Table, tables: Tables) -> pa.Table:
     """The ranges of these metaranges (NUMBERED_METARANGES): RANGES_OR_UNREAD, with each range once per task."""
 
     def read(batches: Batches) -> Batches:
-        rows, unread = [row for batch in batches for row in batch.to_pylist()], Unread()
+        rows, unread = [row for batch in batches for row in batch.to_pylist()], UnreadRepositories()
         numbers: dict[tuple[Any, ...], array[int]] = {}
         for row, data in tables.fetched(rows, "metarange_id", unread):
             with tables.guard(row["repository"], unread):
@@ -137,7 +137,7 @@ def read_paths(run: MarkRun, ranges: pa.Table, heads: Heads, sizes: SizeSet, tab
         tasks = replace(tasks, max_on_driver=0)
 
     def read(batches: Batches) -> Batches:
-        refs, unread = [row for batch in batches for row in batch.to_pylist()], Unread()
+        refs, unread = [row for batch in batches for row in batch.to_pylist()], UnreadRepositories()
         decoder = decoder_for(refs)
         for ref, data in tables.fetched(refs, "range_id", unread):
             repository = ref["repository"]
@@ -171,6 +171,6 @@ def without_unread(paths: Rows) -> Rows:
     return mapped(paths, step, PATHS_TO_PROBE)
 
 
-def unread_batch(unread: Unread, schema: pa.Schema) -> pa.RecordBatch:
+def unread_batch(unread: UnreadRepositories, schema: pa.Schema) -> pa.RecordBatch:
     rows = [{"repository": repository, "unread": why} for repository, why in sorted(unread.items())]
     return pa.RecordBatch.from_pylist(rows, schema=schema)

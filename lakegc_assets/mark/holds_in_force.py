@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from lakegc_assets.mark.context import MarkRun, StepNotes
 from lakegc_assets.rules import holds as decisions
-from lakegc_assets.rules.holds import Named, tagged_commits
+from lakegc_assets.rules.holds import NamedCommit, tagged_commits
 from spark_resources.errors import Forbidden, Refused
 from spark_resources.mark_store.hold_file import Hold, TagHold
 from spark_resources.mark_store.holds import holds_location, read_holds_of_any_version
@@ -44,7 +44,7 @@ def refuse_unresolvable(run: MarkRun, holds: Sequence[Hold], *, graph_known: boo
         )
 
 
-def tags_for_holds(run: MarkRun, holds: Sequence[Hold]) -> set[Named]:
+def tags_for_holds(run: MarkRun, holds: Sequence[Hold]) -> set[NamedCommit]:
     """All tags with their commits; empty if no hold refers to tags. Raises `Refused` without the permission to list
     tags."""
     tag_holds = [hold.id for hold in holds if isinstance(hold, TagHold)]
@@ -61,7 +61,7 @@ def tags_for_holds(run: MarkRun, holds: Sequence[Hold]) -> set[Named]:
         ) from error
 
 
-def write_tags(run: MarkRun, notes: StepNotes, tags: set[Named]) -> None:
+def write_tags(run: MarkRun, notes: StepNotes, tags: set[NamedCommit]) -> None:
     rows = [{"tag": tag, "commit_id": commit_id} for tag, commit_id in sorted(tags)]
     notes.add_dataset(write_rows(run.place, run.mark.folder(ASSET, TAGS_PART), rows, TAGS), TAGS_PART)
 

@@ -33,7 +33,7 @@ def comparison(run: MarkRun, chain: MarkChain, inputs: Sequence[Input]) -> tuple
     looked_up = run.mark.dataset(ASSET, COMPARED_PART)
     now = [*inputs, Input.of_addresses(garbage.LOOKED_UP, run.place, [looked_up], ADDRESSES)]
     live = chain.refs.keys() & {row["range_id"] for row in run.rows(RANGES[0], RANGE_REFS, RANGES[1])}
-    only = addresses_of(run, now, chain, live - chain.counted)
+    only = addresses_of(run, now, chain, live - chain.committed_at_base)
     cutoff, grain = run.mark.record.cutoff, run.store.capabilities.time_resolution
 
     def rule(rows: GroupedRows) -> tuple[pa.Table, dict[str, int]]:
@@ -41,7 +41,7 @@ def comparison(run: MarkRun, chain: MarkChain, inputs: Sequence[Input]) -> tuple
             check_all_known(garbage.addresses_now(rows), only)
         return garbage.incremental_reference_status(rows, cutoff, grain, folders)
 
-    return [*now, chain.known(live, only)], rule
+    return [*now, chain.known_addresses(live, only)], rule
 
 
 def addresses_of(run: MarkRun, inputs: Sequence[Input], chain: MarkChain, again: Collection[str]) -> pa.Array | None:

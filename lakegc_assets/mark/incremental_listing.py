@@ -95,7 +95,7 @@ def no_longer_retained(run: MarkRun, chain: MarkChain) -> frozenset[str] | None:
     if new:
         new_ranges = ranges_of(run.spark, run.place, sorted(new)).select("range_id").distinct()
         live |= {row["range_id"] for row in new_ranges.collect()}
-    return chain.counted - live
+    return chain.committed_at_base - live
 
 
 def addresses_to_look_up(run: MarkRun, chain: MarkChain, ranges: frozenset[str], folders: Sequence[str]) -> DataFrame:

@@ -59,7 +59,7 @@ def recorded_inventory(run: MarkRun, known: Mapping[str, Any]) -> Inventory:
     (invariant 3)."""
     location, taken = str(known["where"]), datetime.fromisoformat(str(known["taken"]))
     inventory = open_inventory(location, run.place.settings, taken=None if location.endswith(MANIFEST) else taken)
-    if inventory.recorded() != dict(known):
+    if inventory.record_fields() != dict(known):
         raise Refused(
             f"{location} has changed since mark {run.mark.record.mark_id} began. Make a new mark.", invariant=3
         )

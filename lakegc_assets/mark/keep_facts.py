@@ -1,4 +1,4 @@
-"""The objects for which reasons to keep them are looked up, and the facts from which one reason decides."""
+"""The unreferenced objects that a reason may still keep, and the facts from which each reason decides."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class KeepFacts:
     inputs: tuple[Input, ...] = ()
 
 
-def at_addresses(reason: KeepReason, place: Place, datasets: Sequence[Dataset], schema: pa.Schema) -> KeepFacts:
+def facts_for_addresses(reason: KeepReason, place: Place, datasets: Sequence[Dataset], schema: pa.Schema) -> KeepFacts:
     """The facts that keep the objects at the addresses in these datasets (of `schema`)."""
     addresses = Input.of_addresses(reason.name, place, datasets, schema)
-    return KeepFacts(keep_reasons.among(reason.name), (addresses,))
+    return KeepFacts(keep_reasons.at_addresses(reason.name), (addresses,))
 
 
 Facts = Mapping[KeepReason, KeepFacts]
@@ -47,7 +47,7 @@ def attributions_of(facts: Facts) -> Sequence[tuple[KeepReason, Attribution]]:
 
 
 @dataclass(frozen=True)
-class ObjectsToDecide:
+class UndecidedObjects:
     """The objects that may be kept: those that `objects_of` takes from rows of `schema` (columns address and size,
     among others). `facts` are those looked up so far."""
 
@@ -57,7 +57,7 @@ class ObjectsToDecide:
     objects_of: Callable[[pa.Table], pa.Table]
     facts: Facts = field(default_factory=dict)
 
-    def with_facts(self, facts: Facts) -> ObjectsToDecide:
+    def with_facts(self, facts: Facts) -> UndecidedObjects:
         """These objects, with more facts."""
         return replace(self, facts={**self.facts, **facts})
 
@@ -67,11 +67,11 @@ class ObjectsToDecide:
         if not reasons:
             return distinct_sizes_on_driver(self.grouped.rows, objects_of)
 
-        def not_kept(rows: GroupedRows, _: TaskReport) -> pa.Table:
+        def sizes_not_kept(rows: GroupedRows, _: TaskReport) -> pa.Table:
             return distinct_sizes(keep_reasons.not_kept(keep_reasons.decided(objects_of(rows[OBJECTS]), reasons, rows)))
 
         inputs = [self.grouped.as_input(OBJECTS, self.schema), *inputs_of(self.facts)]
-        sizes = co_group(self.run.spark, inputs, not_kept, SIZES, self.run.persist)
+        sizes = co_group(self.run.spark, inputs, sizes_not_kept, SIZES, self.run.persist)
         return distinct_sizes_on_driver(sizes.rows, lambda rows: rows)
 
 
@@ -79,8 +79,8 @@ def distinct_sizes_on_driver(rows: Rows, objects_of: Callable[[pa.Table], pa.Tab
     """The distinct sizes of the objects that `objects_of` takes from rows (int64); each task sends each size once."""
 
     def sizes(batches: Batches) -> Batches:
-        of_batches = [distinct_sizes(objects_of(pa.Table.from_batches([batch]))) for batch in batches]
-        yield from distinct_sizes(pa.concat_tables([SIZES.empty_table(), *of_batches])).to_batches()
+        sizes_by_batch = [distinct_sizes(objects_of(pa.Table.from_batches([batch]))) for batch in batches]
+        yield from distinct_sizes(pa.concat_tables([SIZES.empty_table(), *sizes_by_batch])).to_batches()
 
     return pc.unique(collected(rows, sizes, SIZES)["size"])
 

@@ -1,4 +1,5 @@
-"""Look up the facts for the reasons to keep unreferenced objects, one after the other, for marks and re-verifications.
+"""Look up the facts for the reasons to keep unreferenced objects, one reason after another, for marks and
+re-verifications.
 
 The order is a safety rule, too: staged and committed addresses are listed once more after the path probes, because
 neither the first lists nor a probe finds an object that is moved to another path in between (invariant 2).
@@ -11,12 +12,12 @@ from typing import TypeAlias
 
 from lakegc_assets.mark import addresses_on_hold, other_repositories, recheck, restaged_content
 from lakegc_assets.mark.context import MarkRun, StepNotes
-from lakegc_assets.mark.keep_facts import Facts, KeepFacts, ObjectsToDecide
+from lakegc_assets.mark.keep_facts import Facts, KeepFacts, UndecidedObjects
 from lakegc_assets.mark.mark_chain import MarkChain
 from lakegc_assets.rules import keep_reasons
 from lakegc_assets.rules.keep_reasons import KEEP_REASONS, KeepReason
 
-Lookup: TypeAlias = Callable[[MarkRun, StepNotes, ObjectsToDecide, MarkChain], KeepFacts | None]
+Lookup: TypeAlias = Callable[[MarkRun, StepNotes, UndecidedObjects, MarkChain], KeepFacts | None]
 """Looks up the facts for one reason to keep objects, given those for earlier reasons; None if the reason keeps nothing.
 Unless the mark is incremental, the chain is that of `MarkChain.of_full`."""
 
@@ -28,7 +29,7 @@ LOOKUPS: Mapping[KeepReason, Lookup] = {
 }
 
 
-def look_up(run: MarkRun, notes: StepNotes, objects: ObjectsToDecide, chain: MarkChain) -> Facts:
+def look_up(run: MarkRun, notes: StepNotes, objects: UndecidedObjects, chain: MarkChain) -> Facts:
     """The facts for every reason that may keep one of the objects."""
     facts: dict[KeepReason, KeepFacts] = {}
     for reason in KEEP_REASONS:

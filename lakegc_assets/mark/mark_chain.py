@@ -23,7 +23,7 @@ from lakegc_assets.rules.garbage import KNOWN, KNOWN_ADDRESSES
 from spark_resources.deleting.receipts import NUMBERED, Receipts
 from spark_resources.errors import DamagedData, NotFound, Refused
 from spark_resources.lakefs.ranges import range_number
-from spark_resources.mark_store.mark import MARKS_ROOT, Mark, mark_folder, own_marks
+from spark_resources.mark_store.mark import MARKS_ROOT, Mark, mark_folder, own_mark_ids
 from spark_resources.mark_store.record import MarkRecord, digest_of
 from spark_resources.model import ADDRESSES as ADDRESS_ROWS
 from spark_resources.model import (
@@ -78,10 +78,10 @@ def refuse_mixed_modes(run: MarkRun) -> None:
     """Raise `Refused` if the listing was incremental but a later step would treat it as full, or vice versa
     (invariant 3)."""
     record = run.mark.record
-    if record.incremental != (COMPARED[1] in record.step(COMPARED[0]).datasets):
+    if record.is_incremental != (COMPARED[1] in record.step(COMPARED[0]).datasets):
         raise Refused(
             f"namespace_slices of mark {record.mark_id} of {record.repository} recorded a listing in a different mode "
-            "(full or incremental) than the mark's. Make a new mark.",
+            "(full or incremental) than the mark itself. Make a new mark.",
             invariant=3,
         )
 
@@ -122,8 +122,8 @@ class MarkChain:
         return {row["range_id"]: row for mark in self.marks for row in rows_of(mark, RANGES, RANGE_REFS)}
 
     @cached_property
-    def counted(self) -> frozenset[str]:
-        """The ranges that counted as committed when the base mark listed the store, or later, when it read ranges."""
+    def committed_at_base(self) -> frozenset[str]:
+        """The ids of the ranges that counted as committed when the base mark listed the store or read ranges."""
         return frozenset(
             row["range_id"]
             for base in self.marks[:1]
@@ -131,25 +131,25 @@ class MarkChain:
         )
 
     @cached_property
-    def explained(self) -> frozenset[str]:
-        """The ranges of expired commits that were read in order to attribute objects to these commits."""
+    def attributed_ranges(self) -> frozenset[str]:
+        """The ids of the ranges of expired commits that were read in order to attribute objects to these commits."""
         return frozenset(row["range_id"] for mark in self.marks for row in rows_of(mark, EXPLAINED, RANGE_IDS))
 
     @property
-    def metaranges(self) -> list[Dataset]:
+    def metarange_datasets(self) -> list[Dataset]:
         """The datasets with the ranges of every metarange that was read (RANGES_OF_METARANGES)."""
         return [mark.dataset(*METARANGES) for mark in self.marks]
 
     @cached_property
     def known_metaranges(self) -> frozenset[str]:
-        return metaranges_in(self.run.place, self.metaranges)
+        return metaranges_in(self.run.place, self.metarange_datasets)
 
     def ranges_of(self, metaranges: Iterable[str]) -> frozenset[str]:
         """The ids of the ranges in any of these metaranges, all of which must be known."""
         wanted = set(metaranges)
         if unknown := wanted - self.known_metaranges:
-            raise AssertionError(f"metaranges that no earlier mark read: {sorted(unknown)[:3]}")
-        return ranges_within(self.run.place, self.metaranges, wanted)
+            raise AssertionError(f"no earlier mark read the metaranges {sorted(unknown)[:3]}")
+        return ranges_within(self.run.place, self.metarange_datasets, wanted)
 
     # --- addresses --------------------------------------------------------------------------------------------------
 
@@ -164,10 +164,11 @@ class MarkChain:
         rows = read_datasets(self.spark, self.run.place, datasets, RANGE_ADDRESSES, select=select)
         return rows.select("address")
 
-    def known(self, live: Set[str], only: pa.Array | None) -> Input:
-        """The addresses in ranges that counted at the base mark, or that were read and are `live` (KNOWN_ADDRESSES).
-        If `only` is given, just the addresses in it; every task must be able to hold it in memory."""
-        flagged_ranges = {"before": self.counted, "live": live, "again": live - self.counted}
+    def known_addresses(self, live: Set[str], only: pa.Array | None) -> Input:
+        """The addresses in ranges that counted as committed at the base mark, or that were read and are `live`
+        (KNOWN_ADDRESSES). If `only` is given, just the addresses in it; every task must be able to hold it in memory.
+        """
+        flagged_ranges = {"before": self.committed_at_base, "live": live, "again": live - self.committed_at_base}
         numbers = {name: pa.array(sorted(map(range_number, ids)), pa.int64()) for name, ids in flagged_ranges.items()}
 
         def select(table: pa.Table) -> pa.Table:
@@ -187,12 +188,12 @@ class MarkChain:
         )
 
     @property
-    def sizes(self) -> list[Dataset]:
+    def size_datasets(self) -> list[Dataset]:
         """The datasets with the object sizes in each range that was read for a branch head (RANGE_SIZES), as far as
         recorded."""
         return [mark.dataset(*SIZES) for mark in self.marks if SIZES[1] in mark.record.step(SIZES[0]).datasets]
 
-    def reasons(self) -> list[tuple[Dataset, pa.Schema]]:
+    def reason_datasets(self) -> list[tuple[Dataset, pa.Schema]]:
         """The datasets with the expiry reasons that earlier marks recorded, each with its schema: for the objects that
         no retained commit referred to at the base mark, and for those that were restored since (columns address,
         commit_id and path, among others)."""
@@ -221,7 +222,7 @@ class MarkChain:
         """The ids of the marks that `expired_in_restored_marks` covers. Raises `DamagedData` for a foreign mark, whose
         contents aren't known."""
         mark_ids = tuple(restored_marks(self.run.store, self.base.start - CLOCK_MARGIN))
-        if mark_ids and (others := set(mark_ids) - own_marks(self.run.place)):
+        if mark_ids and (others := set(mark_ids) - own_mark_ids(self.run.place)):
             raise DamagedData(
                 f"objects of foreign marks ({', '.join(sorted(others))}) may have been restored, and it is unknown "
                 "which ones"
@@ -233,14 +234,14 @@ class MarkChain:
     def _expired_set(self, mark_id: str) -> Dataset:
         return Mark.open(self.run.place, mark_id).dataset("expired_set")
 
-    def explained_verdicts(self) -> list[dict[str, Any]]:
+    def base_verdicts(self) -> list[dict[str, Any]]:
         """The rows of COMMIT_VERDICTS of the base mark; empty if it had no objects to explain, because it then read no
         ranges of expired commits."""
         bases = [mark for mark in self.marks[:1] if mark.record.step("expired_set").facts["not_retained"]]
         return [row for mark in bases for row in rows_of(mark, ("retained_commits", ""), COMMIT_VERDICTS)]
 
-    def _read(self, mark: Mark, which: tuple[str, str], schema: pa.Schema) -> DataFrame:
-        return read_dataset(self.spark, self.run.place, mark.dataset(*which), schema)
+    def _read(self, mark: Mark, asset_and_part: tuple[str, str], schema: pa.Schema) -> DataFrame:
+        return read_dataset(self.spark, self.run.place, mark.dataset(*asset_and_part), schema)
 
 
 def metaranges_in(place: Place, datasets: Iterable[Dataset]) -> frozenset[str]:
@@ -283,7 +284,7 @@ def check_chain_mark(record: MarkRecord, digest: str, before: Sequence[MarkRecor
     if not record.digest == digest_of(record) == digest:
         raise DamagedData(f"mark {record.mark_id} was replaced, or its record was altered")
     expected = [base.mark_id for base in before]
-    if record.incremental != bool(expected) or (record.incremental and list(record.basis["chain"]) != expected):
+    if record.is_incremental != bool(expected) or (record.is_incremental and list(record.basis["chain"]) != expected):
         kind = f"an incremental mark based on {', '.join(expected)}" if expected else "a full mark"
         raise DamagedData(f"mark {record.mark_id} should be {kind}, but its record says otherwise")
 
@@ -303,21 +304,21 @@ def check_files(mark: Mark, *asset_parts: tuple[str, str]) -> None:
                 raise DamagedData(f"{dataset.folder}{file.name} in {store.where} is missing or was changed")
 
 
-def rows_of(mark: Mark, which: tuple[str, str], schema: pa.Schema) -> list[dict[str, Any]]:
-    return all_rows(mark.place, mark.dataset(*which), schema)
+def rows_of(mark: Mark, asset_and_part: tuple[str, str], schema: pa.Schema) -> list[dict[str, Any]]:
+    return all_rows(mark.place, mark.dataset(*asset_and_part), schema)
 
 
-def addresses_with_outcome(run: MarkRun, mark_id: str, below: str, wanted: Collection[Outcome]) -> DataFrame:
-    """The addresses whose last outcome, according to the receipts in this subfolder (`below`) of a mark's folder,
-    is one of these (column address)."""
-    files = Receipts(run.place, mark_folder(mark_id) + below).files("receipt")
+def addresses_with_outcome(run: MarkRun, mark_id: str, subfolder: str, wanted: Collection[Outcome]) -> DataFrame:
+    """The addresses whose last outcome, according to the receipts in this subfolder of a mark's folder, is one of
+    these (column address)."""
+    files = Receipts(run.place, mark_folder(mark_id) + subfolder).files("receipt")
     values = pa.array([outcome.value for outcome in wanted])
 
     def combine(rows: GroupedRows, report: TaskReport) -> pa.Table:
         last = sweep_outcomes.latest(rows["receipts"])
         return last.filter(pc.is_in(last["outcome"], value_set=values)).select(ADDRESS_ROWS.names)
 
-    inputs = [Input.of_files("receipts", files, NUMBERED, reduced=sweep_outcomes.latest)]
+    inputs = [Input.of_files("receipts", files, NUMBERED, reduce=sweep_outcomes.latest)]
     return as_frame(co_group(run.spark, inputs, combine, ADDRESS_ROWS, run.persist).rows)
 
 
@@ -326,11 +327,11 @@ def restored_marks(store: Store, since: datetime) -> Iterator[str]:
     folders = folders_in(store, MARKS_ROOT)
 
     def has_restored_since(folder: str) -> bool:
-        written_folders = {folder + below for below in RESTORE_FOLDERS}.intersection(folders_in(store, folder))
+        written_folders = {folder + subfolder for subfolder in RESTORE_FOLDERS}.intersection(folders_in(store, folder))
         return any(
             listed.modified >= since
-            for below in written_folders
-            for page in store.pages(below)
+            for written_folder in written_folders
+            for page in store.pages(written_folder)
             for listed in page.objects
         )
 

@@ -1,5 +1,4 @@
-"""The ranges of commits, by their metaranges: as recorded by this mark or an earlier one, otherwise read from the
-store."""
+"""The metaranges of commits, and the ranges in them, as recorded by this mark and the earlier ones of its chain."""
 
 from __future__ import annotations
 
@@ -19,12 +18,14 @@ from spark_resources.spark.datasets import Dataset, all_rows
 from spark_resources.stores.place import Place
 
 
-def counted_metaranges(run: MarkRun) -> list[str]:
-    """The metaranges of the commits that count: retained commits, or all commits for the scope `uncommitted`."""
+def committed_metaranges(run: MarkRun) -> list[str]:
+    """The metaranges of the commits whose objects are live: those that the rules retain, or all commits for the scope
+    `uncommitted`."""
     return metaranges(run, include_expired=run.mark.record.scope is Scope.UNCOMMITTED)
 
 
 def metaranges(run: MarkRun, *, include_expired: bool) -> list[str]:
+    """The metaranges of the commits that the rules retain (without those that only holds retain), or of all commits."""
     verdicts = run.rows("retained_commits", COMMIT_VERDICTS)
     by_rules = (row for row in verdicts if include_expired or (row["retained"] and not row["hold"]))
     return sorted({row["metarange_id"] for row in by_rules} - {""})
@@ -49,7 +50,7 @@ class RecordedRanges:
 
     @classmethod
     def of(cls, run: MarkRun, chain: MarkChain) -> RecordedRanges:
-        pairs, refs = chain.metaranges, dict(chain.refs)
+        pairs, refs = chain.metarange_datasets, dict(chain.refs)
         if METARANGES[1] in run.mark.record.step(METARANGES[0]).datasets:
             pairs.append(run.mark.dataset(*METARANGES))
             refs |= {row["range_id"]: row for row in all_rows(run.place, run.mark.dataset(*RANGES), RANGE_REFS)}
@@ -61,8 +62,8 @@ class RecordedRanges:
         Raises `DamagedData` if a mark recorded a range of a metarange without its description.
         """
         ids = ranges_within(self.place, self.pairs, metaranges)
-        if lost := ids - self.refs.keys():
-            raise DamagedData(f"no mark describes the ranges {sorted(lost)[:3]}. Make a new mark with --full.")
+        if undescribed := ids - self.refs.keys():
+            raise DamagedData(f"no mark describes the ranges {sorted(undescribed)[:3]}. Make a new mark with --full.")
         return pa.Table.from_pylist([self.refs[range_id] for range_id in sorted(ids)], schema=RANGE_REFS)
 
     def pairs_with(self, metaranges: Collection[str], ranges: Collection[str]) -> pa.Table:
@@ -74,7 +75,7 @@ class RecordedRanges:
         )
         return pa.concat_tables([RANGES_OF_METARANGES.empty_table(), *tables])
 
-    def described(self, metaranges: Collection[str]) -> pa.Table:
+    def ranges_by_metarange(self, metaranges: Collection[str]) -> pa.Table:
         """The ranges of these metaranges (METARANGE_RANGES)."""
         refs = self.ranges_of(metaranges)
         pairs = self.pairs_with(metaranges, refs["range_id"].to_pylist())

@@ -53,8 +53,8 @@ def missed(run: MarkRun, chain: MarkChain, expired: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 
     live = frozenset(row["range_id"] for row in run.rows("committed_addresses", RANGE_REFS, "ranges"))
-    no_longer, restored = chain.addresses(chain.counted - live), chain.expired_in_restored_marks()
-    known = chain.not_retained().select("address").union(no_longer).union(restored.select("address"))
+    no_longer_live, restored = chain.addresses(chain.committed_at_base - live), chain.expired_in_restored_marks()
+    known = chain.not_retained().select("address").union(no_longer_live).union(restored.select("address"))
     top = F.split_part(slice_column(F.col("address")), F.lit("/"), F.lit(2))
     deepest = F.regexp_extract("address", r"([^/]+)/[^/]*$", 1)
     name = (

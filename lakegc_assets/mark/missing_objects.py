@@ -1,5 +1,5 @@
 """Live addresses that are missing from the listing, because it is wrong or incomplete, because the store spells them
-differently, or because they are really lost (invariant 3)."""
+differently, or because their objects are really lost (invariant 3)."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@ of this repository contains them.
 Staging or importing `s3://bucket/this/data/…` into another repository stores a full address there (formats §4), and
 readers of that repository are served from this namespace. So for each other repository on the same kind of block
 store, every staged path is looked up and every table is read, whichever commit refers to it, because this mark doesn't
-decide what is retained there. Tables are immutable, so a table without addresses of this namespace is never read again,
-nor is one in which, according to a signed note, the mark of any repository found none (`table_notes`).
+decide what is retained there. Tables are immutable, so a table without addresses of this namespace is never read again.
+A table is also skipped if, according to a signed note of any repository's mark, it has none (`table_notes`).
 
 A repository that can't be read (no permission, damaged, not responding) doesn't block the marks of the others: the mark
 records it, a check fails, and the addresses that earlier marks and re-verifications found there stay live.
@@ -46,10 +46,10 @@ from lakegc_assets.mark.earlier_references import (
     tables_without_references,
     trusted_tables,
 )
-from lakegc_assets.mark.keep_facts import KeepFacts, ObjectsToDecide, at_addresses
+from lakegc_assets.mark.keep_facts import KeepFacts, UndecidedObjects, facts_for_addresses
 from lakegc_assets.mark.mark_chain import MarkChain
 from lakegc_assets.mark.path_probes import ignoring_deleted, key_inside
-from lakegc_assets.mark.table_notes import NOTED_COLUMNS, NOTES_PART, KnownTables, add_notes, note_on
+from lakegc_assets.mark.table_notes import NOTED_COLUMNS, NOTES_PART, AllTableNotes, add_notes, note_on
 from lakegc_assets.mark.uncommitted_readings import BRANCHES_ON_DRIVER, staged_addresses
 from lakegc_assets.rules import keep_reasons
 from lakegc_assets.rules.brakes import name_of_release, sentence_about
@@ -62,7 +62,7 @@ from spark_resources.spark.datasets import (
     Dataset,
     Output,
     Producer,
-    parquet,
+    parquet_output,
     write_outputs,
     write_produced,
     write_table,
@@ -75,7 +75,7 @@ from spark_resources.stores.prefetch import prefetch
 
 TABLE_PARTS = (COMMITTED_PART, WITHOUT_REFERENCES_PART, NOTES_PART)
 BRANCHES = pa.schema([pa.field(name, pa.string(), nullable=False) for name in ("repository", "branch")])
-PLACED_TABLES = pa.schema([pa.field("repository", pa.string(), nullable=False), *TABLES])
+REPOSITORY_TABLES = pa.schema([pa.field("repository", pa.string(), nullable=False), *TABLES])
 DISTINCT_TABLES = pa.schema([pa.field("repositories", pa.list_(pa.string()), nullable=False), *TABLES])
 FOUND = pa.schema(  # of each table: a row for every address inside this namespace, and one with their number and a note
     [*TABLE_NOTES, pa.field("address", pa.string()), pa.field("addresses", pa.int64())]
@@ -85,7 +85,7 @@ FOUND = pa.schema(  # of each table: a row for every address inside this namespa
 # --- the other repositories -----------------------------------------------------------------------------------------
 
 
-Unread = dict[str, str]  # repositories that could not be read, each with the reason
+UnreadRepositories = dict[str, str]  # repositories that could not be read, each with the reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class OtherRepositories:
 
     places: dict[str, Place]
     trusted: tuple[str, ...] = ()
-    unread: Unread = field(default_factory=dict)
+    unread: UnreadRepositories = field(default_factory=dict)
 
 
 def list_other_repositories(run: MarkRun) -> OtherRepositories:
@@ -126,7 +126,7 @@ def place_of_other(run: MarkRun, other: Repository) -> Place:
 
 
 @contextmanager
-def recording_unread(repository: str, unread: Unread) -> Iterator[None]:
+def recording_unread(repository: str, unread: UnreadRepositories) -> Iterator[None]:
     """Wrap reads of another repository: record a repository that can't be read, and name the repository if an ambiguous
     address is refused."""
     try:
@@ -137,7 +137,7 @@ def recording_unread(repository: str, unread: Unread) -> Iterator[None]:
         raise Refused(f"repository {repository} may refer to objects here: {error}", invariant=5) from error
 
 
-def report_unread(run: MarkRun, unread: Unread) -> None:
+def report_unread(run: MarkRun, unread: UnreadRepositories) -> None:
     """Report which repositories could not be read. Raises `Refused` if one of them must be read: in a sweep, if it
     isn't released; in any run, if the settings require all of them."""
     stopping = unreleased(run, unread)
@@ -154,7 +154,7 @@ def report_unread(run: MarkRun, unread: Unread) -> None:
         run.log_message(sentence)
 
 
-def unreleased(run: MarkRun, unread: Unread) -> set[str]:
+def unreleased(run: MarkRun, unread: UnreadRepositories) -> set[str]:
     """The unread repositories that stop a sweep because the approval of its mark doesn't cover them; empty in a mark.
     Raises the errors of listing the repositories."""
     released = run.released
@@ -190,7 +190,7 @@ def read_staged(run: MarkRun, notes: StepNotes) -> None:
 
 
 def read_at_the_end(run: MarkRun, notes: StepNotes) -> list[Dataset]:
-    """Read the staged addresses again after the path probes, because neither the first readings nor a probe finds an
+    """Read the staged addresses again after the path probes, because neither the first reads nor a probe finds an
     object that is moved to another path in between. The object may also have been committed since, so new tables are
     read last. For repositories that became unreadable since `read_committed`, the addresses that earlier marks recorded
     are carried over. Returns the datasets (ADDRESSES)."""
@@ -202,15 +202,15 @@ def read_at_the_end(run: MarkRun, notes: StepNotes) -> list[Dataset]:
     facts = notes.facts.setdefault(FACTS, {"unread": {}})
     facts["unread"] = {**listing.unread, **facts["unread"]}
     report_unread(run, listing.unread)
-    since = facts["unread"].keys() - run.mark.record.step(COMMITTED).facts[FACTS]["unread"].keys()
-    if since and len(carried := earlier_addresses(run, marks_with_these_spellings(run), since)):
+    newly_unread = facts["unread"].keys() - run.mark.record.step(COMMITTED).facts[FACTS]["unread"].keys()
+    if newly_unread and len(carried := earlier_addresses(run, marks_with_these_spellings(run), newly_unread)):
         datasets.append(write_part(run, notes, EXPIRED, CARRIED_AT_THE_END_PART, carried))
     return datasets
 
 
 def write_staged(run: MarkRun, notes: StepNotes, listing: OtherRepositories, asset: str, part: str) -> Dataset:
-    """Write one reading of the addresses staged in other repositories (ADDRESSES). Records which of them could not be
-    read."""
+    """Read the addresses staged in other repositories once, and write them (ADDRESSES). Records which repositories
+    could not be read."""
     heads = branch_heads(run, sorted(listing.places), listing.unread)
     if asset == STAGED:  # before tables are listed
         run.other_repositories.heads |= {(repository, head) for repository, _, head in heads}
@@ -228,7 +228,7 @@ def write_staged(run: MarkRun, notes: StepNotes, listing: OtherRepositories, ass
     return dataset
 
 
-def branch_heads(run: MarkRun, repositories: Sequence[str], unread: Unread) -> list[tuple[str, str, str]]:
+def branch_heads(run: MarkRun, repositories: Sequence[str], unread: UnreadRepositories) -> list[tuple[str, str, str]]:
     """Repository, name and head of every branch of these repositories. Skips repositories deleted since they
     were listed, and records in `unread` those that could not be read."""
 
@@ -265,43 +265,43 @@ def read_committed(run: MarkRun, notes: StepNotes) -> None:
     """Write the addresses inside this namespace that tables of other repositories contain, and the tables that contain
     none."""
     listing = list_other_repositories(run)
-    before = marks_with_these_spellings(run) if listing.places or listing.unread else []
+    earlier = marks_with_these_spellings(run) if listing.places or listing.unread else []
     if listing.places:
         run.log_message(f"listing the tables of {plural(len(listing.places), 'other repository')}")
-    placed = tables_of(run, listing)
-    tables = distinct_tables(placed)
-    is_known = pc.is_in(tables["table_id"], value_set=trusted_tables(run, before[0] if before else None))
+    by_repository = tables_of(run, listing)
+    tables = distinct_tables(by_repository)
+    is_known = pc.is_in(tables["table_id"], value_set=trusted_tables(run, earlier[0] if earlier else None))
     noted = noted_without_address(run, listing, tables.filter(pc.invert(is_known))["table_id"])
     is_known = pc.or_(is_known, pc.is_in(tables["table_id"], value_set=noted))
-    unread = tables.filter(pc.invert(is_known))
+    to_read = tables.filter(pc.invert(is_known))
     notes.facts[FACTS] = {
         "repositories": sorted(listing.places),
         "trusted": list(listing.trusted),
         "spellings": spellings(run),
         "tables": len(tables),
         "tables_noted": len(noted),
-        "tables_read": len(unread),
+        "tables_read": len(to_read),
         "addresses": 0,
     }
-    if len(unread) < len(tables):
+    if len(to_read) < len(tables):
         write_part(run, notes, COMMITTED, KNOWN_PART, tables.filter(is_known).select(TABLES.names))
-    if len(unread):
+    if len(to_read):
         run.log_message(
-            f"reading {plural(len(unread), 'table')} of other repositories; later marks can skip those without "
+            f"reading {plural(len(to_read), 'table')} of other repositories; later marks can skip those without "
             "references to this repository"
         )
-        noting = run.place.seal is not None and run.trusted_ranges is None  # a mark, not a re-verification
-        parts = TABLE_PARTS if noting else TABLE_PARTS[:2]
-        addresses, _, *noted_now = read_tables(run, notes, listing, unread, COMMITTED, parts)
-        for dataset in noted_now:
+        with_notes = run.place.seal is not None and run.trusted_ranges is None  # a mark, not a re-verification
+        parts = TABLE_PARTS if with_notes else TABLE_PARTS[:2]
+        addresses, _, *table_notes = read_tables(run, notes, listing, to_read, COMMITTED, parts)
+        for dataset in table_notes:
             add_notes(run, notes, dataset, tables["table_id"].combine_chunks())
         notes.facts[FACTS]["addresses"] = addresses.rows
-    in_unread = pc.is_in(placed["repository"], value_set=pa.array(listing.unread, pa.string()))
-    run.other_repositories.tables = pc.unique(placed.filter(pc.invert(in_unread))["table_id"])
-    not_read = {**run.mark.record.step(STAGED).facts.get(FACTS, {}).get("unread", {}), **listing.unread}
-    notes.facts[FACTS]["unread"] = not_read
+    is_unread = pc.is_in(by_repository["repository"], value_set=pa.array(listing.unread, pa.string()))
+    run.other_repositories.tables = pc.unique(by_repository.filter(pc.invert(is_unread))["table_id"])
+    all_unread = {**run.mark.record.step(STAGED).facts.get(FACTS, {}).get("unread", {}), **listing.unread}
+    notes.facts[FACTS]["unread"] = all_unread
     report_unread(run, listing.unread)
-    if not_read and len(carried := earlier_addresses(run, before, not_read)):
+    if all_unread and len(carried := earlier_addresses(run, earlier, all_unread)):
         write_part(run, notes, COMMITTED, CARRIED_PART, carried)
 
 
@@ -309,14 +309,14 @@ def noted_without_address(run: MarkRun, listing: OtherRepositories, tables: pa.C
     """Which of these tables (ids) contain no address of this namespace according to the notes of any repository."""
     if not len(tables):
         return tables.combine_chunks()
-    return known_tables(run, listing).without_address(tables, run.place)
+    return all_table_notes(run, listing).without_address(tables, run.place)
 
 
-def known_tables(run: MarkRun, listing: OtherRepositories) -> KnownTables:
-    """The notes of all repositories, read once per mark: they never change, and it does no harm to miss new ones."""
+def all_table_notes(run: MarkRun, listing: OtherRepositories) -> AllTableNotes:
+    """The notes of all repositories, read once per mark: a note never changes, and missing a new one does no harm."""
     others = run.other_repositories
     if others.notes is None:
-        others.notes = KnownTables.read(run.place, listing.places.values())
+        others.notes = AllTableNotes.read(run.place, listing.places.values())
     return others.notes
 
 
@@ -338,42 +338,42 @@ def read_new_tables(run: MarkRun, notes: StepNotes, listing: OtherRepositories) 
 
 
 def tables_of(run: MarkRun, listing: OtherRepositories) -> pa.Table:
-    """The tables of each other repository (PLACED_TABLES). Records which repositories could not be read."""
+    """The tables of each other repository (REPOSITORY_TABLES). Records which repositories could not be read."""
 
     def tables_in(repository: str) -> pa.Table:
         ids: list[str] = []
         with recording_unread(repository, listing.unread):
             ids = list(table_ids(listing.places[repository]))
         names = pa.repeat(pa.scalar(repository, pa.string()), len(ids))
-        return pa.table([names, pa.array(ids, pa.string())], schema=PLACED_TABLES)
+        return pa.table([names, pa.array(ids, pa.string())], schema=REPOSITORY_TABLES)
 
     with ThreadPoolExecutor(max_workers=run.place.settings.listing_requests) as pool:
-        return pa.concat_tables([PLACED_TABLES.empty_table(), *pool.map(tables_in, sorted(listing.places))])
+        return pa.concat_tables([REPOSITORY_TABLES.empty_table(), *pool.map(tables_in, sorted(listing.places))])
 
 
-def distinct_tables(placed: pa.Table) -> pa.Table:
+def distinct_tables(by_repository: pa.Table) -> pa.Table:
     """The distinct tables, each with all repositories that have it (DISTINCT_TABLES)."""
-    grouped = placed.group_by("table_id", use_threads=False).aggregate([("repository", "list")])
+    grouped = by_repository.group_by("table_id", use_threads=False).aggregate([("repository", "list")])
     return grouped.select(["repository_list", "table_id"]).rename_columns(DISTINCT_TABLES.names).cast(DISTINCT_TABLES)
 
 
 def read_tables(
-    run: MarkRun, notes: StepNotes, listing: OtherRepositories, unread: pa.Table, asset: str, parts: Sequence[str]
+    run: MarkRun, notes: StepNotes, listing: OtherRepositories, tables: pa.Table, asset: str, parts: Sequence[str]
 ) -> list[Dataset]:
     """Write the addresses inside this namespace that these tables contain (ADDRESSES), the tables that contain none
     (TABLES) and, if three parts are given, notes (TABLE_NOTES), as these parts of an asset. Records which repositories
     could not be read."""
     selections = [(ADDRESSES, is_address), (TABLES, is_without_address), (TABLE_NOTES, is_noted)][: len(parts)]
     outputs = [
-        selected(is_wanted, parquet(run.mark.folder(asset, part), schema))
+        filtered_output(is_wanted, parquet_output(run.mark.folder(asset, part), schema))
         for part, (schema, is_wanted) in zip(parts, selections, strict=True)
     ]
-    tasks = tasks_from_rows(run.spark, unread, batch_size=16)
-    produce = tables_producer(run, listing, noting=len(parts) == len(TABLE_PARTS))
+    tasks = tasks_from_rows(run.spark, tables, batch_size=16)
+    produce = tables_producer(run, listing, with_notes=len(parts) == len(TABLE_PARTS))
     datasets, report = write_outputs(tasks, produce, run.place, outputs)
-    if report.counters["tables"] != len(unread):
+    if report.counters["tables"] != len(tables):
         raise DamagedData(
-            f"{report.counters['tables']} tables of other repositories were read, but there are {len(unread)}. "
+            f"{report.counters['tables']} tables of other repositories were read, but there are {len(tables)}. "
             "The incomplete result was not used. Run the same command again.",
             invariant=3,
         )
@@ -383,7 +383,7 @@ def read_tables(
     return datasets
 
 
-def selected(is_wanted: Callable[[pa.Table], pa.ChunkedArray], output: Output) -> Output:
+def filtered_output(is_wanted: Callable[[pa.Table], pa.ChunkedArray], output: Output) -> Output:
     """This output, limited to the wanted rows."""
     return Output(output.folder, output.suffix, lambda table: output.encode(table.filter(is_wanted(table))))
 
@@ -400,9 +400,9 @@ def is_noted(found: pa.Table) -> pa.ChunkedArray:
     return pc.or_(pc.is_valid(found["folders"]), pc.is_valid(found["sizes"]))
 
 
-def tables_producer(run: MarkRun, listing: OtherRepositories, *, noting: bool) -> Producer:
+def tables_producer(run: MarkRun, listing: OtherRepositories, *, with_notes: bool) -> Producer:
     """The function that each task runs: maps rows of DISTINCT_TABLES to the addresses inside this namespace and a row
-    about each table (FOUND), which has a note if `noting`.
+    about each table (FOUND). The row includes a note on the table if `with_notes`.
 
     A table that can't be read in one repository is read in the next one that has it. A table that can't be read in any
     of them has no row, so the next mark reads it again.
@@ -411,37 +411,40 @@ def tables_producer(run: MarkRun, listing: OtherRepositories, *, noting: bool) -
 
     def produce(batches: Batches, report: TaskReport) -> Batches:
         unread = report.errors
-        where = {row["table_id"]: row["repositories"] for batch in batches for row in batch.to_pylist()}
-        report.count(tables=len(where))
+        repositories = {row["table_id"]: row["repositories"] for batch in batches for row in batch.to_pylist()}
+        report.count(tables=len(repositories))
 
         def fetch(table_id: str, repository: str) -> bytes:
             with recording_unread(repository, unread):
                 return read_table(places[repository], table_id, referrer="another repository")
             return b""
 
-        for table_id, data in prefetch(where, lambda table_id: fetch(table_id, where[table_id][0]), ahead):
+        for table_id, data in prefetch(
+            repositories, lambda table_id: fetch(table_id, repositories[table_id][0]), ahead
+        ):
             report.count(bytes=len(data))
             decoder = sstable.default_decoder(report.counters["bytes"])
-            for number, repository in enumerate(where[table_id]):
+            for number, repository in enumerate(repositories[table_id]):
                 with recording_unread(repository, unread):
                     table = fetch(table_id, repository) if number else data
-                    entries = entries_of(table, table_id, places[repository], decoder, noting=noting)
-                    yield from found_in(table_id, entries, namespace, noting=noting)
+                    entries = entries_of(table, table_id, places[repository], decoder, with_notes=with_notes)
+                    yield from found_rows(table_id, entries, namespace, with_notes=with_notes)
                     break
 
     return produce
 
 
 def entries_of(
-    data: bytes, table_id: str, place: Place, decoder: sstable.Decoder, *, noting: bool = False
+    data: bytes, table_id: str, place: Place, decoder: sstable.Decoder, *, with_notes: bool = False
 ) -> pa.RecordBatch | None:
-    """The entries of a range (NOTED_COLUMNS, with sizes only if `noting`); None if the table isn't a range of objects.
+    """The entries of a range (NOTED_COLUMNS, with sizes only if `with_notes`); None if the table isn't a range of
+    objects.
 
     Raises `DamagedData` if its content doesn't match its id, because the original table may contain other keys.
     """
     if range_properties(data, name=table_id, where=place.store().where) is None:
         return None
-    columns = NOTED_COLUMNS if noting else NOTED_COLUMNS[:2]
+    columns = NOTED_COLUMNS if with_notes else NOTED_COLUMNS[:2]
     return sstable.read_verified_entries(data, name=table_id, columns=columns, decoder=decoder)[0]
 
 
@@ -452,10 +455,11 @@ def inside_keys(entries: pa.RecordBatch | None, namespace: Namespace) -> pa.Arra
     return full_addresses_inside(entries.column("address"), entries.column("address_type"), namespace)
 
 
-def found_in(table_id: str, entries: pa.RecordBatch | None, namespace: Namespace, *, noting: bool) -> Batches:
+def found_rows(table_id: str, entries: pa.RecordBatch | None, namespace: Namespace, *, with_notes: bool) -> Batches:
     """The addresses inside this namespace in a table of another repository, and a row about the table (FOUND)."""
     keys = inside_keys(entries, namespace)
-    about = note_on(table_id, entries) if noting else pa.RecordBatch.from_pylist([{"table_id": table_id}], TABLE_NOTES)
+    no_note = pa.RecordBatch.from_pylist([{"table_id": table_id}], TABLE_NOTES)
+    about = note_on(table_id, entries) if with_notes else no_note
     for columns in (
         {"table_id": pa.repeat(pa.scalar(table_id), len(keys)), "address": keys},
         {name: about.column(name) for name in about.schema.names} | {"addresses": pa.array([len(keys)], pa.int64())},
@@ -475,7 +479,7 @@ def write_part(run: MarkRun, notes: StepNotes, asset: str, part: str, table: pa.
 # --- the reason to keep ---------------------------------------------------------------------------------------------
 
 
-def look_up(run: MarkRun, notes: StepNotes, objects: ObjectsToDecide, chain: MarkChain) -> KeepFacts | None:
+def look_up(run: MarkRun, notes: StepNotes, objects: UndecidedObjects, chain: MarkChain) -> KeepFacts | None:
     """The facts that keep the objects to which other repositories refer; None if there are no such references, or
     no unreferenced objects. Repositories may also refer to objects that were deleted long ago."""
     recorded = run.mark.record.steps
@@ -487,4 +491,4 @@ def look_up(run: MarkRun, notes: StepNotes, objects: ObjectsToDecide, chain: Mar
     ]
     if not datasets or not notes.facts["unreferenced"]:
         return None
-    return at_addresses(keep_reasons.OTHER_REPOSITORY, run.place, datasets, ADDRESSES)
+    return facts_for_addresses(keep_reasons.OTHER_REPOSITORY, run.place, datasets, ADDRESSES)

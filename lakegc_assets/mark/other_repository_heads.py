@@ -30,9 +30,9 @@ from lakegc_assets.mark.head_paths import (
 )
 from lakegc_assets.mark.other_repositories import (
     OtherRepositories,
-    Unread,
+    UnreadRepositories,
+    all_table_notes,
     branch_heads,
-    known_tables,
     list_other_repositories,
     recording_unread,
     report_unread,
@@ -43,7 +43,7 @@ from spark_resources.spark.tasks import Batches, Rows, collected
 
 
 def paths_to_probe(run: MarkRun, notes: StepNotes, sizes: SizeSet, seen: set[tuple[str, str, str]]) -> Rows | None:
-    """The paths to probe in other repositories (PATHS_TO_PROBE), maybe with duplicates; None if there are none.
+    """The paths to probe in other repositories (PATHS_TO_PROBE), possibly with duplicates; None if there are none.
 
     `sizes` are the sizes of unreferenced objects. Heads (repository, branch, commit) in `seen` are not read again, and
     new heads are added to it. Records which repositories could not be read, and raises `Refused` like `report_unread`.
@@ -61,8 +61,8 @@ def paths_to_probe(run: MarkRun, notes: StepNotes, sizes: SizeSet, seen: set[tup
 
 
 def heads_of(run: MarkRun, listing: OtherRepositories, seen: set[tuple[str, str, str]]) -> pa.Table:
-    """The branch heads of other repositories that are not in `seen`, with their metaranges (BRANCH_HEADS), except empty
-    ones. Adds all heads to `seen`."""
+    """The branch heads of other repositories that are not in `seen`, with their metaranges (BRANCH_HEADS). Leaves out
+    heads without a metarange. Adds all heads to `seen`."""
     lakefs, unread = run.lakefs, listing.unread
 
     def metarange(head: tuple[str, str]) -> str:
@@ -93,11 +93,11 @@ def paths_with_size(
         f"reading the heads of {plural(len(heads), 'branch')} of {plural(len(listing.places), 'other repository')}"
     )
     by_metarange, tables = Heads.of(heads), Tables(listing.places, recording_unread)
-    read = read_ranges(run, by_metarange.metaranges, tables)
-    note_unread(read, listing.unread)
-    found = read.filter(pc.is_valid(read["range_id"])).select(RANGES.names).cast(RANGES)
+    ranges_or_unread = read_ranges(run, by_metarange.metaranges, tables)
+    record_unread(ranges_or_unread, listing.unread)
+    found = ranges_or_unread.filter(pc.is_valid(ranges_or_unread["range_id"])).select(RANGES.names).cast(RANGES)
     if len(found):
-        without_size = known_tables(run, listing).without_size(pc.unique(found["range_id"]), sizes)
+        without_size = all_table_notes(run, listing).without_size(pc.unique(found["range_id"]), sizes)
         found = found.filter(pc.invert(pc.is_in(found["range_id"], value_set=without_size)))
     refs = found.drop_columns("metaranges")
     distinct = refs.group_by(refs.column_names, use_threads=False).aggregate([]).cast(refs.schema)
@@ -105,7 +105,7 @@ def paths_with_size(
     if not len(distinct):
         return None
     paths = run.persist(read_paths(run, with_metaranges(distinct, pairs_in(found)), by_metarange, sizes, tables))
-    note_unread(collected(paths, unread_rows, PATHS_OR_UNREAD), listing.unread)
+    record_unread(collected(paths, unread_rows, PATHS_OR_UNREAD), listing.unread)
     return without_unread(paths)
 
 
@@ -113,7 +113,7 @@ def unread_rows(batches: Batches) -> Batches:
     return (batch.filter(pc.is_valid(batch.column("unread"))) for batch in batches)
 
 
-def note_unread(rows: pa.Table, unread: Unread) -> None:
+def record_unread(rows: pa.Table, unread: UnreadRepositories) -> None:
     failed = rows.filter(pc.is_valid(rows["unread"])).select(["repository", "unread"])
     for row in failed.sort_by([("repository", "ascending"), ("unread", "ascending")]).to_pylist():
         unread.setdefault(row["repository"], row["unread"])

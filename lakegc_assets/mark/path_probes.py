@@ -38,11 +38,11 @@ def probe_batches(rows: Iterable[Row], lakefs: LakeFS, namespace: Namespace) -> 
     Raises `Refused` if an address differs from the namespace only in its spelling, `DamagedData` if a response violates
     the API.
     """
-    task = Prober(lakefs)
+    prober = Prober(lakefs)
     for (repository, branch), group in groupby(rows, key=itemgetter("repository", "branch")):
         while window := list(islice(group, PATHS_AT_ONCE)):
             paths = list(dict.fromkeys(row["path"] for row in window if row["path"] is not None))
-            served, unclear = task.probe(repository, branch, paths) if paths else ({}, None)
+            served, unclear = prober.probe(repository, branch, paths) if paths else ({}, None)
             yield served_batch(window, served, unclear, namespace)
 
 
@@ -153,8 +153,8 @@ def covers(page: ServedPage, path: str) -> bool:
 
 
 def addresses_at_inexact_paths(lakefs: LakeFS, repository: str, branch: str, paths: Iterable[str]) -> Iterator[str]:
-    """For those of these paths that the server can't show exactly (see `responses.is_exact`), the physical addresses at
-    all paths of the branch that may be one of them. Such paths can't be probed, but a listing has the address of each.
+    """For each of these paths that the server can't show exactly (see `responses.is_exact`), the physical addresses at
+    all paths of the branch that may be this path. Such paths can't be probed, but a listing has the address of each.
 
     Raises `Unavailable` if the listing can't be continued.
     """
@@ -179,12 +179,12 @@ def served_batch(
     rows = []
     for row in window:
         unclear_reason = None if row["path"] in served else unclear or "the server returned no result"
-        unclear_reason = why_not_utf8(row["repository"], row["branch"]) if row["path"] is None else unclear_reason
+        unclear_reason = not_utf8_message(row["repository"], row["branch"]) if row["path"] is None else unclear_reason
         rows.append({**row, "address": key_inside(served.get(row["path"]), namespace), "unclear": unclear_reason})
     return pa.RecordBatch.from_pylist(rows, schema=SERVED)
 
 
-def why_not_utf8(repository: str, branch: str) -> str:
+def not_utf8_message(repository: str, branch: str) -> str:
     return (
         f"a path of an entry of this size on branch '{branch}' of repository '{repository}' is not UTF-8, so it can't "
         "be probed"

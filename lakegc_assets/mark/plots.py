@@ -15,7 +15,7 @@ TITLES: Mapping[str, str] = {"age": "Bytes by age", "prefix": "Bytes by path", "
 
 
 def plots(totals: Totals) -> dict[str, str]:
-    """A plot for each of TITLES as Markdown: the largest totals as bars, one for the rest; empty without objects."""
+    """A plot for each of TITLES as Markdown: the largest totals as bars, one for the rest; none without objects."""
     if not totals.whole.objects:
         return {}
     return {f"bytes_by_{kind}": as_markdown(title, bars(totals, kind)) for kind, title in TITLES.items()}

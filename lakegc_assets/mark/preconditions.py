@@ -1,4 +1,5 @@
-"""Preconditions of a mark: each function raises an error if one isn't met, and writes nothing (invariants 5 and 7)."""
+"""Preconditions of a mark: each function raises an error if its condition isn't met, and writes nothing (invariants 5
+and 7)."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from spark_resources.mark_store.record import MarkRecord
 
 def refuse_another_basis(record: MarkRecord, options: MarkOptions) -> None:
     """Raise `WrongUsage` if these options would resume an incremental mark as a full one or with another base mark."""
-    if record.incremental and (options.full or options.since not in ("", record.basis["chain"][0])):
+    if record.is_incremental and (options.full or options.since not in ("", record.basis["chain"][0])):
         raise WrongUsage(
             f"mark {record.mark_id} of {record.repository} is incremental, based on mark {record.basis['chain'][0]}, "
             f"so it can only be resumed with this base: leave out --full, or pass --since {record.basis['chain'][0]}. "

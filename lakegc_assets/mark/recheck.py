@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from lakegc_assets.mark import holds_in_force, other_repositories
 from lakegc_assets.mark.context import MarkRun, StepNotes
-from lakegc_assets.mark.keep_facts import KeepFacts, ObjectsToDecide, at_addresses
+from lakegc_assets.mark.keep_facts import KeepFacts, UndecidedObjects, facts_for_addresses
 from lakegc_assets.mark.mark_chain import MarkChain
 from lakegc_assets.mark.retained_commits import dumped_graph
 from lakegc_assets.mark.uncommitted_readings import read_staged
@@ -29,12 +29,12 @@ STAGED_PART, DIFFS_PART = "staged_at_the_end", "diffs_at_the_end"
 NEW_RANGES_PART, NEW_ADDRESSES_PART = "ranges_at_the_end", "addresses_at_the_end"  # of new commits, if there are any
 
 
-def look_up(run: MarkRun, notes: StepNotes, objects: ObjectsToDecide, chain: MarkChain) -> KeepFacts | None:
+def look_up(run: MarkRun, notes: StepNotes, objects: UndecidedObjects, chain: MarkChain) -> KeepFacts | None:
     """The facts that keep the objects whose addresses are live at the end; None if there are no such addresses."""
     live = live_at_the_end(run, notes) if notes.facts["unreferenced"] else []
     if not any(dataset.rows for dataset in live):
         return None
-    return at_addresses(keep_reasons.MEANWHILE, run.place, live, ADDRESSES)
+    return facts_for_addresses(keep_reasons.MEANWHILE, run.place, live, ADDRESSES)
 
 
 def live_at_the_end(run: MarkRun, notes: StepNotes) -> list[Dataset]:
@@ -57,11 +57,13 @@ def addresses_of_new_commits(run: MarkRun, notes: StepNotes) -> list[Dataset]:
     live. Usually there are none, and nothing is written. Returns the datasets (ADDRESSES)."""
     repository, verdicts = run.partition.repository, run.rows("retained_commits", COMMIT_VERDICTS)
     retained = {row["commit_id"] for row in verdicts if row["retained"]}
-    new = sorted({*run.lakefs.branches(repository).values(), *holds_in_force.newly_tagged_commits(run)} - retained)
-    since = commits_since(run, known={row["commit_id"] for row in verdicts})
-    notes.facts |= {"new_heads": len(new), "new_commits": len(since)}
-    metaranges = {run.lakefs.commit(repository, head).metarange_id for head in new}
-    metaranges |= {commit.metarange_id for commit in since}
+    new_heads = sorted(
+        {*run.lakefs.branches(repository).values(), *holds_in_force.newly_tagged_commits(run)} - retained
+    )
+    new_commits = commits_since(run, known={row["commit_id"] for row in verdicts})
+    notes.facts |= {"new_heads": len(new_heads), "new_commits": len(new_commits)}
+    metaranges = {run.lakefs.commit(repository, head).metarange_id for head in new_heads}
+    metaranges |= {commit.metarange_id for commit in new_commits}
     if not metaranges - {""}:
         return []
     folder, ranges_folder = (run.mark.folder(ASSET, part) for part in (NEW_ADDRESSES_PART, NEW_RANGES_PART))

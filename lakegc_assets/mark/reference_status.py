@@ -48,12 +48,12 @@ class ReferenceStatus:
     @property
     def dot_segments(self) -> Rows:
         """The objects that are kept only because of their keys (REFERENCE_STATUS)."""
-        return self._with(Status.DOT_SEGMENT)
+        return self._rows_with(Status.DOT_SEGMENT)
 
     @property
     def missing(self) -> Rows:
         """The live addresses missing from the listing (REFERENCE_STATUS)."""
-        return self._with(Status.MISSING)
+        return self._rows_with(Status.MISSING)
 
     @property
     def not_committed_count(self) -> int:
@@ -75,7 +75,7 @@ class ReferenceStatus:
         rows = as_frame(self.grouped.rows)
         return rows.where(rows["status"] != Status.MISSING.value).select("address")
 
-    def _with(self, status: Status) -> Rows:
+    def _rows_with(self, status: Status) -> Rows:
         return filtered(self.grouped.rows, lambda rows: pc.equal(rows["status"], status.value), REFERENCE_STATUS)
 
 

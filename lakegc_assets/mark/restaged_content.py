@@ -34,10 +34,10 @@ from lakegc_assets.mark.head_paths import (
     with_metaranges,
     without_unread,
 )
-from lakegc_assets.mark.keep_facts import KeepFacts, ObjectsToDecide
+from lakegc_assets.mark.keep_facts import KeepFacts, UndecidedObjects
 from lakegc_assets.mark.mark_chain import SIZES, UNREADABLE, MarkChain
 from lakegc_assets.mark.metaranges import RecordedRanges
-from lakegc_assets.mark.other_repositories import Unread
+from lakegc_assets.mark.other_repositories import UnreadRepositories
 from lakegc_assets.mark.path_probes import PROBED_PARTS, probe_batches
 from lakegc_assets.mark.retained_commits import HEADS_PART
 from lakegc_assets.rules import keep_reasons, path_probes
@@ -64,24 +64,24 @@ MAX_REASONS = 20  # maximum number of reasons for unclear probes in the facts; t
 LIMIT_REASON = "there are more paths to probe than LAKEGC_MAX_PROBES allows"
 
 
-def look_up(run: MarkRun, notes: StepNotes, objects: ObjectsToDecide, chain: MarkChain) -> KeepFacts | None:
+def look_up(run: MarkRun, notes: StepNotes, objects: UndecidedObjects, chain: MarkChain) -> KeepFacts | None:
     """The facts that keep the objects which branches serve, or may serve, at the probed paths; None if there was
     nothing to probe.
 
-    Paths are probed in two passes. Each also covers the heads and repositories that are new by then.
+    Paths are probed in two passes. Each pass also covers the heads and repositories that are new by then.
     """
     facts = notes.facts
     facts |= {"probes": 0, "probed_again": 0, "not_probed": 0, "probes_failed": 0, "served_inside": 0, "unclear": []}
     paths, sizes, probed = PathsToProbe(run, notes, chain), SizeSet(objects.sizes()), list[Dataset]()
     for again, parts in enumerate(PASSES):
         if facts["served_inside"] or facts["unclear"]:
-            sizes = SizeSet(objects.with_facts({keep_reasons.BRANCH: served(run, notes, probed)}).sizes())
+            sizes = SizeSet(objects.with_facts({keep_reasons.BRANCH: facts_from_probes(run, notes, probed)}).sizes())
         probed += probe_paths(run, notes, paths.to_probe(sizes), parts, again=bool(again))
-    return served(run, notes, probed) if probed else None
+    return facts_from_probes(run, notes, probed) if probed else None
 
 
-def served(run: MarkRun, notes: StepNotes, probed: Sequence[Dataset]) -> KeepFacts:
-    """The facts that keep the objects which these probe results (SERVED) name or leave unclear."""
+def facts_from_probes(run: MarkRun, notes: StepNotes, probed: Sequence[Dataset]) -> KeepFacts:
+    """The facts that keep the objects which branches serve, or may serve, according to these probe results (SERVED)."""
     name, inconclusive = keep_reasons.BRANCH.name, keep_reasons.INCONCLUSIVE_SIZES.empty_table()
     if notes.facts["unclear"]:
         inconclusive = inconclusive_sizes(run, probed)
@@ -114,7 +114,7 @@ def probe_paths(
         return []
     if count > run.limits.probes:
         beyond = SizeSet(path_probes.beyond_limit(counts, run.limits.probes))
-        datasets.append(write_not_sent(run, paths, beyond, beyond_part))
+        datasets.append(write_unsent_probes(run, paths, beyond, beyond_part))
         notes.add_dataset(datasets[0], beyond_part)
         facts["not_probed"] += datasets[0].rows
         unclear_reasons.append(unclear_sentence(datasets[0].rows, LIMIT_REASON))
@@ -137,19 +137,19 @@ def probe_paths(
 def probes_by_size(paths: Rows) -> pa.Table:
     """How many of these paths have each size (PROBES_OF_SIZE), on the driver."""
 
-    def counted(batches: Batches) -> Batches:
+    def counts(batches: Batches) -> Batches:
         for batch in batches:
             yield from path_probes.count_by_size(pa.Table.from_batches([batch])).to_batches()
 
-    return path_probes.sum_by_size(collected(paths, counted, PROBES_OF_SIZE))
+    return path_probes.sum_by_size(collected(paths, counts, PROBES_OF_SIZE))
 
 
-def write_not_sent(run: MarkRun, paths: Rows, sizes: SizeSet, part: str) -> Dataset:
+def write_unsent_probes(run: MarkRun, paths: Rows, sizes: SizeSet, part: str) -> Dataset:
     """Write the paths with these sizes as probes without a result (SERVED)."""
 
     def produce(batches: Batches, _: TaskReport) -> Batches:
         for batch in batches:
-            yield path_probes.not_sent(batch.filter(sizes.contains(batch.column("size"))), LIMIT_REASON)
+            yield path_probes.unsent_probes(batch.filter(sizes.contains(batch.column("size"))), LIMIT_REASON)
 
     return write_produced(paths, produce, run.place, run.mark.folder("expired_set", part), SERVED)[0]
 
@@ -226,7 +226,8 @@ class PathsToProbe:
 
 def paths_at_heads(run: MarkRun, heads: Sequence[Row], sizes: SizeSet, chain: MarkChain) -> Rows | None:
     """The paths to probe at these heads (HEADS) of this repository (PATHS_TO_PROBE); None if no head can have an
-    object of these sizes. Ranges that this mark or an earlier one recorded are only read if they may have any."""
+    object of these sizes. Ranges that this mark or an earlier one recorded are only read if they may have such
+    an object."""
     repository = run.partition.repository
     heads_with_objects = [{**row, "repository": repository} for row in heads if row["metarange_id"]]
     if not heads_with_objects:
@@ -252,7 +253,7 @@ def paths_at_heads(run: MarkRun, heads: Sequence[Row], sizes: SizeSet, chain: Ma
     return without_unread(read_paths(run, ranges, by_metarange, sizes, tables))
 
 
-def raising(_repository: str, _unread: Unread) -> AbstractContextManager[None]:
+def raising(_repository: str, _unread: UnreadRepositories) -> AbstractContextManager[None]:
     """Let every error stop the mark: this repository must be read."""
     return nullcontext()
 
@@ -264,7 +265,7 @@ def may_contain_size(
 
     Reading a range is always safe, so errors in the recorded sizes of an earlier mark are ignored.
     """
-    datasets = chain.sizes
+    datasets = chain.size_datasets
     if SIZES[1] in run.mark.record.step(SIZES[0]).datasets:
         datasets.append(run.mark.dataset(*SIZES))
     known, matching = set[int](), set[int]()

@@ -25,7 +25,7 @@ KNOWN_VERSIONS = (0, 1)
 def decide_commits(run: MarkRun) -> None:
     """Write a verdict on every known commit (COMMIT_VERDICTS) and the heads of all branches (HEADS).
 
-    Branches are read before and after the server prepares its list, and every head in either reading is retained
+    Branches are read before and after the server prepares its list, and every head found either time is retained
     (invariant 2). If holds refer to tags, the tags are read twice, too.
     """
     with step(run, ASSET) as notes:
@@ -212,8 +212,8 @@ def head_verdict(commit: Commit, branch: str) -> Verdict:
 
 
 def with_earlier_heads(verdicts: list[Verdict], before: Mapping[str, str], commits: Graph) -> list[Verdict]:
-    """Retain every head that was read before the server prepared its list, even if its branch moved or was deleted
-    since."""
+    """Retain every head that was read before the server prepared its list, even if its branch has moved or been
+    deleted since."""
     by_id = {verdict.commit_id: verdict for verdict in verdicts}
     for branch, head in sorted(before.items()):
         if head not in by_id or not by_id[head].retained:

@@ -1,7 +1,7 @@
 """A few objects of an expired set for review: the largest, the newest, and a random sample.
 
-Each executor selects from the rows that it writes; the best of these are the best overall. The sample is drawn by a
-keyed hash of each address, so the same mark has the same sample, regardless of how its rows are partitioned.
+Each executor selects from the rows that it writes, and the final samples are selected from these. The random sample is
+drawn by a keyed hash of each address, so the same mark has the same sample, regardless of how its rows are partitioned.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Notes on the tables of other repositories: what the mark of any repository found in a table, for the marks of all.
+"""Notes on the tables of other repositories: what the mark of any repository found in a table, for the marks of all
+repositories.
 
-Without them, each repository's first mark would read every table of the server, so that N repositories would cost N²
-readings. Only signed notes count (see `spark_resources.mark_store.table_notes`). Heads, rules and staged objects are
-never noted: each mark reads them anew.
+Without them, each repository's first mark would read every table of the server: with N repositories, each table would
+be read N times. Only signed notes are used (see `spark_resources.mark_store.table_notes`). Heads, rules and staged
+objects are never noted: each mark reads them anew.
 """
 
 from __future__ import annotations
@@ -42,17 +43,17 @@ NOTED_COLUMNS = ("address", "address_type", "size")  # of a range
 
 
 @dataclass(frozen=True, slots=True)
-class KnownTables:
+class AllTableNotes:
     """The notes of all repositories that a mark can read (TABLE_NOTES), each dataset with its namespace."""
 
     datasets: list[tuple[Place, Dataset]] = field(default_factory=list)
 
     @classmethod
-    def read(cls, place: Place, others: Iterable[Place]) -> KnownTables:
+    def read(cls, place: Place, others: Iterable[Place]) -> AllTableNotes:
         """The notes in these namespaces, as far as they can be read; empty without a signing key."""
         places = [place, *others] if place.seal is not None else []
         found = zip(places, fetched_at_once(places, read_table_notes), strict=True)
-        return cls([(noted, dataset) for noted, datasets in found for dataset in datasets])
+        return cls([(owner, dataset) for owner, datasets in found for dataset in datasets])
 
     def without_address(self, tables: pa.Array, place: Place) -> pa.Array:
         """Which of these tables (ids) certainly contain no full address in this namespace."""
@@ -108,8 +109,8 @@ def note_on(table_id: str, entries: pa.RecordBatch | None) -> pa.RecordBatch:
 
 
 def add_notes(run: MarkRun, notes: StepNotes, written: Dataset, tables: pa.Array) -> None:
-    """Add the notes that this mark wrote to those of its namespace. If these are in many datasets, they are merged: one
-    note for each of `tables` (ids), which are those of the other repositories."""
+    """Add the notes that this mark wrote to those of its namespace. If they are then in more than MAX_DATASETS
+    datasets, merges them into one, with one note for each of `tables` (the ids of the other repositories' tables)."""
     if not written.rows:
         return
     own_folder = mark_folder(run.mark.record.mark_id)  # may have notes of an interrupted attempt, too

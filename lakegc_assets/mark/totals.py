@@ -90,7 +90,7 @@ def label_in_words(kind: str, label: Label) -> str:
 def count_totals(objects: pa.Table, *, start: datetime, depth: int = 1) -> pa.Table:
     """Count these objects (columns of EXPIRED_OBJECTS) by every kind, as EXPIRED_TOTALS.
 
-    Ages are those at `start`, the store's clock; `depth` is the number of folders in a path prefix.
+    Ages are those at `start` (by the store's clock); `depth` is the number of folders in a path prefix.
     """
     return pa.concat_tables(
         [

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 ASSET = "uncommitted_addresses"
 READINGS = ("first", "second")  # a rename during a scan can hide an address from that scan, not from the next
-DIFFS = ("first_diffs", "second_diffs")  # the same, path by path
+DIFFS = ("first_diffs", "second_diffs")  # the addresses of the same two reads, looked up path by path
 
 
 def read_uncommitted(run: MarkRun) -> None:
@@ -29,6 +29,6 @@ def read_uncommitted(run: MarkRun) -> None:
 
 
 def datasets(run: MarkRun) -> list[Dataset]:
-    """The datasets of all readings of staged addresses, without other repositories; all these addresses are live."""
+    """The datasets of all readings of staged addresses in this repository; all these addresses are live."""
     recorded = [part for part in run.mark.record.step(ASSET).datasets if part not in STAGED_PARTS]
     return [run.mark.dataset(ASSET, part) for part in dict.fromkeys((*READINGS, *DIFFS, *recorded))]

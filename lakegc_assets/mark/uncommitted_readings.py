@@ -60,7 +60,7 @@ class Reading:
 def read_staged(run: MarkRun, asset: str, part: str, diff_part: str) -> Reading:
     """Read the addresses that are staged now: path by path, and from the server's list.
 
-    Raises `Unavailable` if a diff can't be read to its end, such as when the server can't read a staging record.
+    Raises `Unavailable` if a diff can't be read to its end, for example because the server can't read a staging record.
     """
     reading = Reading()
 

@@ -13,12 +13,12 @@ from lakegc_assets.mark.keep_facts import Facts, attributions_of, inputs_of
 from lakegc_assets.mark.mark_chain import can_be_base
 from lakegc_assets.mark.reference_status import STATUS, ReferenceStatus
 from lakegc_assets.rules import garbage, keep_reasons
-from lakegc_assets.rules.expiry_reasons import best, explained
+from lakegc_assets.rules.expiry_reasons import explained, strongest_attributions
 from lakegc_assets.rules.keep_reasons import HOLD, OTHER_REPOSITORY
 from spark_resources.mark_store.foreign_layouts import reference_outputs
 from spark_resources.model import EXPIRED_OBJECTS, NOT_RETAINED
 from spark_resources.spark.arrow_shuffle import GroupedRows, even_boundaries, sampled_boundaries, shuffle
-from spark_resources.spark.datasets import Dataset, Output, parquet, where_not_null
+from spark_resources.spark.datasets import Dataset, Output, parquet_output, where_not_null
 from spark_resources.spark.task_report import TaskReport
 
 ASSET = "expired_set"
@@ -40,7 +40,7 @@ def write_mark(
     reasons, scope = attributions_of(facts), run.mark.record.scope
 
     def combine(rows: GroupedRows, report: TaskReport) -> pa.Table:
-        known = best(rows[ATTRIBUTED])
+        known = strongest_attributions(rows[ATTRIBUTED])
         unreferenced = garbage.in_scope(garbage.unreferenced(rows[STATUS]), known["address"], scope)
         decided = keep_reasons.decided(unreferenced, reasons, rows)
         for reason, count in keep_reasons.kept_counts(decided).items():
@@ -75,7 +75,7 @@ def outputs_of(run: MarkRun) -> dict[str, Output]:
     """The outputs, by part."""
     record = run.mark.record
     of_expired = {
-        "": parquet(run.mark.folder(ASSET), EXPIRED_OBJECTS),
+        "": parquet_output(run.mark.folder(ASSET), EXPIRED_OBJECTS),
         totals.PART: totals.totals_output(run.mark.folder(ASSET, totals.PART), record.start),
         sample_objects.PART: sample_objects.samples_output(run.mark.folder(ASSET, sample_objects.PART), record.mark_id),
         **dict(zip(("deleted", "deleted.text"), reference_outputs(record.mark_id), strict=True)),
@@ -83,7 +83,7 @@ def outputs_of(run: MarkRun) -> dict[str, Output]:
     outputs = {part: where_not_null("reason", output) for part, output in of_expired.items()}
     outputs[addresses_on_hold.OBJECTS_PART] = addresses_on_hold.on_hold_output(run)
     if can_be_base(run):
-        outputs[NOT_RETAINED_PART] = parquet(run.mark.folder(ASSET, NOT_RETAINED_PART), NOT_RETAINED)
+        outputs[NOT_RETAINED_PART] = parquet_output(run.mark.folder(ASSET, NOT_RETAINED_PART), NOT_RETAINED)
     return outputs
 
 

@@ -89,13 +89,13 @@ class Measured:
                 )
         return cls(
             record.counts, previous.get("counts"), previous.get("mark_id"), tuple(previous.get("unreadable", ())),
-            effective_time(record), unread_in(record),
+            effective_time(record), unread_repositories_in(record),
         )  # fmt: skip
 
 
 def effective_time(record: MarkRecord) -> datetime:
-    """The time from which a mark's age counts: its end, or its start if it isn't finished or was made from an inventory
-    (the time at which the inventory was taken)."""
+    """The time from which a mark's age is measured: its end, or its start if it isn't finished or was made from an
+    inventory (the time at which the inventory was taken)."""
     return record.finished if record.finished is not None and record.inventory is None else record.start
 
 
@@ -216,7 +216,7 @@ def name_of_release(repository: str) -> str:
     return f"{OTHERS}/{repository}"
 
 
-def unread_in(record: MarkRecord) -> dict[str, str]:
+def unread_repositories_in(record: MarkRecord) -> dict[str, str]:
     """The other repositories that a mark could not read, each with the reason; none for a foreign mark."""
     steps = [record.steps[name] for name in ("committed_addresses", "expired_set") if name in record.steps]
     return {name: why for step in steps for name, why in step.facts.get("elsewhere", {}).get("unread", {}).items()}
@@ -225,7 +225,7 @@ def unread_in(record: MarkRecord) -> dict[str, str]:
 def released_repositories(record: MarkRecord, released: Mapping[str, str]) -> dict[str, str]:
     """The other repositories that may stay unread in a sweep, with the given reasons: those that the mark recorded as
     unread and that its approval released by name."""
-    names = {repository: name_of_release(repository) for repository in unread_in(record)}
+    names = {repository: name_of_release(repository) for repository in unread_repositories_in(record)}
     return {repository: released[name] for repository, name in names.items() if name in released}
 
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from lakegc_assets.rules.garbage import first_of_each
 from spark_resources.model import EXPIRED_OBJECTS, ExpiredReason
 
-LAST = ("until", "commit_id", "branch", "days")
+VERDICT_ORDER = ("until", "commit_id", "branch", "days")
 """Sort key of the commits that retained an object: the one that retained it longest is last; None sorts first."""
 VERDICTS = pa.schema([EXPIRED_OBJECTS.field(name) for name in ("commit_id", "branch", "days", "until")])
 ATTRIBUTIONS = pa.schema(
@@ -23,7 +23,7 @@ ATTRIBUTIONS = pa.schema(
         pa.field("address", pa.string(), nullable=False),
         pa.field(
             "verdict", pa.int64(), nullable=False
-        ),  # its position in `in_order`: the verdict at the largest position retained the object longest
+        ),  # its position in `sorted_verdicts`: the verdict at the largest position retained the object longest
         pa.field("path", pa.string()),  # the object's path in that commit
     ]
 )
@@ -32,9 +32,9 @@ EXPLAINED = pa.schema([field.with_nullable(field.nullable or field.name == "reas
 """EXPIRED_OBJECTS with a nullable reason: objects that are kept have none."""
 
 
-def in_order(verdicts: Sequence[Mapping[str, Any]]) -> pa.Table:
+def sorted_verdicts(verdicts: Sequence[Mapping[str, Any]]) -> pa.Table:
     """The distinct verdicts of commits (VERDICTS), sorted so that the one that retained its objects longest is last."""
-    rows = {tuple(row[name] for name in LAST): row for row in verdicts}
+    rows = {tuple(row[name] for name in VERDICT_ORDER): row for row in verdicts}
     ordered = sorted(rows, key=lambda key: [(value is not None, value) for value in key])
     return pa.Table.from_pylist([{name: rows[key][name] for name in VERDICTS.names} for key in ordered], VERDICTS)
 
@@ -45,8 +45,8 @@ def explained(
     """The objects sorted by address (EXPLAINED): deletable ones with a reason, and each with the expired commit that
     retained it longest, if there is one.
 
-    `verdicts` are `in_order`; `attributions` has at most one row per address; `all_known` means that attributions are
-    complete.
+    `verdicts` are `sorted_verdicts`; `attributions` has at most one row per address; `all_known` means that
+    attributions are complete.
     """
     objects = objects.sort_by("address")
     position = pc.index_in(objects["address"], value_set=attributions["address"])
@@ -63,14 +63,15 @@ def explained(
     return pa.table([columns[name] for name in EXPLAINED.names], schema=EXPLAINED)
 
 
-def best(attributions: pa.Table) -> pa.Table:
+def strongest_attributions(attributions: pa.Table) -> pa.Table:
     """For each address, the attribution to the last verdict; among equals, the one with the largest path."""
     last = attributions.group_by("address", use_threads=False).aggregate([("verdict", "max")])
     if len(last) == len(attributions):
         return attributions
     position = pc.index_in(attributions["address"], value_set=last["address"])
-    best = attributions.filter(pc.equal(attributions["verdict"], last["verdict_max"].take(position)))
-    if len(best) == len(last):
-        return best
-    rows = best.sort_by([("address", "ascending"), ("path", "descending")])  # nulls sort last, as the smallest
+    with_last_verdict = attributions.filter(pc.equal(attributions["verdict"], last["verdict_max"].take(position)))
+    if len(with_last_verdict) == len(last):
+        return with_last_verdict
+    # nulls sort last, as the smallest
+    rows = with_last_verdict.sort_by([("address", "ascending"), ("path", "descending")])
     return first_of_each(rows, "address")

@@ -27,9 +27,9 @@ LOOKED_UP, KNOWN = "looked_up", "known"  # of an incremental mark
 KNOWN_ADDRESSES = pa.schema(
     [
         pa.field("address", pa.string(), nullable=False),
-        pa.field("before", pa.bool_(), nullable=False),  # whether a range that contains it counted at the base mark
-        pa.field("live", pa.bool_(), nullable=False),  # whether one counts now
-        pa.field("again", pa.bool_(), nullable=False),  # whether one counts now that didn't count at the base mark
+        pa.field("before", pa.bool_(), nullable=False),  # whether it was in a committed range at the base mark
+        pa.field("live", pa.bool_(), nullable=False),  # whether it is in a committed range now
+        pa.field("again", pa.bool_(), nullable=False),  # whether it is in a committed range that wasn't one then
     ]
 )
 

@@ -25,15 +25,15 @@ from spark_resources.mark_store.hold_file import (
 )
 from spark_resources.model import HOLD_SEPARATOR, Commit, Rules
 
-Named: TypeAlias = tuple[str, str]  # a branch or tag, and its commit
+NamedCommit: TypeAlias = tuple[str, str]  # a branch or tag, and its commit
 
 
 @dataclass(frozen=True, slots=True)
 class References:
-    """Branches and tags as read: every reading of the branches, and the tags of all readings together."""
+    """Branches and tags as read: each snapshot of the branches, and the tags of all snapshots together."""
 
     branches: Sequence[Mapping[str, str]]
-    tags: Collection[Named] = ()
+    tags: Collection[NamedCommit] = ()
 
 
 def in_force(holds: Iterable[Hold], now: datetime) -> tuple[Hold, ...]:
@@ -56,7 +56,7 @@ def commits_on_hold(
 
 
 def with_holds(verdicts: Iterable[Verdict], on_hold: Mapping[str, Sequence[str]]) -> list[Verdict]:
-    """The verdicts, with those on commits that only holds retain changed to retained, with the ids of the holds."""
+    """The verdicts, where each commit that only holds retain is now retained, with the ids of its holds."""
     return [
         replace(verdict, retained=True, why=Reason.ON_HOLD, hold=HOLD_SEPARATOR.join(on_hold[verdict.commit_id]))
         if not verdict.retained and verdict.commit_id in on_hold
@@ -84,7 +84,7 @@ def _reached_by(
             return set()
 
 
-def tagged_commits(holds: Iterable[Hold], tags: Iterable[Named], *, history: bool | None = None) -> set[str]:
+def tagged_commits(holds: Iterable[Hold], tags: Iterable[NamedCommit], *, history: bool | None = None) -> set[str]:
     """The commits of all tags that match a hold. `history` limits this to holds with, or without, history; None
     means both."""
     named = [hold for hold in holds if isinstance(hold, TagHold) and history in (None, hold.with_history)]

@@ -106,8 +106,8 @@ def _basis_of(record: MarkRecord, earlier: Iterable[MarkRecord], *, since: str, 
     why_full = why_not_incremental(record, base)
     if why_full:
         return {**FULL_MARK, "why": why_full}
-    chain = [base.mark_id, *(base.basis["chain"] if base.incremental else [])]
-    digests = [base.digest or "", *(base.basis["digests"] if base.incremental else [])]
+    chain = [base.mark_id, *(base.basis["chain"] if base.is_incremental else [])]
+    digests = [base.digest or "", *(base.basis["digests"] if base.is_incremental else [])]
     since_full = max(len(chain), without_full + 1)  # chains don't grow if each mark names the same base
     if since_full >= max(every, 1) and not since:
         return {**FULL_MARK, "why": f"a full mark is due every {every} marks", "chain": chain, "digests": digests}
@@ -120,7 +120,7 @@ def incremental_in_a_row(finished: Iterable[MarkRecord]) -> int:
     another scope or from an inventory doesn't count as full."""
     count = 0
     for mark in sorted(finished, key=finished_at, reverse=True):
-        if mark.incremental:
+        if mark.is_incremental:
             count += 1
         elif mark.scope is Scope.UNIFIED and mark.inventory is None:
             break
@@ -129,7 +129,7 @@ def incremental_in_a_row(finished: Iterable[MarkRecord]) -> int:
 
 def late_uploads(record: MarkRecord) -> str:
     """A message on what only the next full mark will find, and when that mark is due; "" for a full mark."""
-    if not record.incremental:
+    if not record.is_incremental:
         return ""
     marks = record.basis.get("full_in")
     if marks is None:  # made by a version of lakegc that didn't record this

@@ -19,7 +19,7 @@ from spark_resources.model import HOLD_SEPARATOR, SERVED
 
 Column: TypeAlias = pa.Array | pa.ChunkedArray
 Attribution: TypeAlias = Callable[[pa.Table, Mapping[str, pa.Table]], Column]
-"""From objects (columns address and size) and the rows of each input, by its name, to the column `found` (text): the
+"""Maps objects (columns address and size) and the rows of each input, by its name, to the column `found` (text): the
 detail of a reason for each object that it keeps, null for the others."""
 
 
@@ -103,8 +103,9 @@ INCONCLUSIVE_SIZES = pa.schema([SERVED.field("size"), SERVED.field("unclear")])
 """Sizes for which a path probe has no clear result, each once, with the reason."""
 
 
-def among(name: str) -> Attribution:
-    """An attribution that keeps the objects at the addresses in this input (column address, maybe with duplicates)."""
+def at_addresses(name: str) -> Attribution:
+    """An attribution that keeps the objects at the addresses in this input (column address, possibly with
+    duplicates)."""
 
     def attribution(objects: pa.Table, rows: Mapping[str, pa.Table]) -> Column:
         is_among = pc.is_in(objects["address"], value_set=rows[name]["address"])
@@ -114,8 +115,8 @@ def among(name: str) -> Attribution:
 
 
 def served(name: str, inconclusive: pa.Table) -> Attribution:
-    """An attribution that keeps the objects that a branch serves (rows of SERVED in this input), and those that one may
-    serve because a path probe for their size was inconclusive (`inconclusive`, INCONCLUSIVE_SIZES)."""
+    """An attribution that keeps the objects that a branch serves (rows of SERVED in this input), and those that a
+    branch may serve because a path probe for their size was inconclusive (`inconclusive`, INCONCLUSIVE_SIZES)."""
 
     def attribution(objects: pa.Table, rows: Mapping[str, pa.Table]) -> Column:
         in_order = rows[name].sort_by([(column, "ascending") for column in ("address", "repository", "branch")])

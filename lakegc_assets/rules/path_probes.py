@@ -79,14 +79,14 @@ def sum_by_size(counts: pa.Table) -> pa.Table:
 
 
 def beyond_limit(counts: pa.Table, limit: int) -> pa.Array:
-    """The sizes whose probes no longer fit the limit if those with the fewest probes are probed first. `counts` has the
-    number of probes of every size (PROBES_OF_SIZE)."""
+    """The sizes whose probes don't fit within the limit if the sizes with the fewest probes come first. `counts` has
+    the number of probes of every size (PROBES_OF_SIZE)."""
     in_order = counts.sort_by([("probes", "ascending"), ("size", "ascending")])
     running = pc.cumulative_sum(in_order["probes"])
     return in_order["size"].filter(pc.greater(running, limit)).combine_chunks()
 
 
-def not_sent(paths: pa.RecordBatch, why: str) -> pa.RecordBatch:
+def unsent_probes(paths: pa.RecordBatch, why: str) -> pa.RecordBatch:
     """Probes (PATHS_TO_PROBE) that are never sent, as SERVED: every object of their size is kept."""
     columns = {name: paths.column(name) for name in PATHS_TO_PROBE.names}
     columns |= {

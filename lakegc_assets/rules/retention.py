@@ -80,23 +80,24 @@ def with_server_list(verdicts: Iterable[Verdict], listed: Iterable[tuple[str, st
     """The union of the rule's verdicts and the server's list of (commit id, metarange id), sorted by id (formats §6.6).
 
     A listed commit is retained even if the rule expires it or it isn't in the graph; commits that aren't listed keep
-    the rule's verdict. Raises `DamagedData` if a commit has two metaranges, since its id is a hash that covers one.
+    the rule's verdict. Raises `DamagedData` if a commit has two metaranges, since its id is a hash that covers its
+    metarange.
     """
     known = {verdict.commit_id: verdict for verdict in verdicts}
     for commit_id, metarange_id in listed:
-        ours = known.get(commit_id)
-        if ours is None:
+        by_rule = known.get(commit_id)
+        if by_rule is None:
             known[commit_id] = _server_only(commit_id, metarange_id)
-        elif ours.metarange_id != metarange_id:
+        elif by_rule.metarange_id != metarange_id:
             raise DamagedData(
-                f"commit {commit_id} has the metarange '{ours.metarange_id}' in the commit graph (or earlier in the "
+                f"commit {commit_id} has the metarange '{by_rule.metarange_id}' in the commit graph (or earlier in the "
                 f"server's list) and '{metarange_id}' in the server's list of retained commits. Garbage can't be "
                 "determined until this is resolved: run `lakegc fsck` on the repository."
             )
-        elif ours.retained:
-            known[commit_id] = replace(ours, server_listed=True)
+        elif by_rule.retained:
+            known[commit_id] = replace(by_rule, server_listed=True)
         else:
-            known[commit_id] = _server_only(commit_id, metarange_id, created=ours.created, message=ours.message)
+            known[commit_id] = _server_only(commit_id, metarange_id, created=by_rule.created, message=by_rule.message)
     return sorted(known.values(), key=lambda verdict: verdict.commit_id)
 
 

@@ -25,7 +25,7 @@ from spark_resources.mark_store.foreign_layouts import ReferenceMark
 from spark_resources.mark_store.lease import Lease
 from spark_resources.mark_store.mark import Mark, mark_folder, verifications_folder
 from spark_resources.model import ADDRESSES, EXPIRED_OBJECTS, Partition
-from spark_resources.spark.arrow_shuffle import Grouped, GroupedRows, Input, addresses_once, co_group
+from spark_resources.spark.arrow_shuffle import Grouped, GroupedRows, Input, co_group, distinct_addresses
 from spark_resources.spark.datasets import Dataset, read_dataset
 from spark_resources.spark.partitioning import tasks_from_rows
 from spark_resources.spark.persistence import Persisted
@@ -154,12 +154,12 @@ class SweepRun:
     def outcomes(self, name: str, receipts: Receipts | None = None) -> Input:
         """All receipts of the sweep, or of another action (NUMBERED)."""
         receipts = self.receipts if receipts is None else receipts
-        return Input.of_files(name, receipts.files("receipt"), NUMBERED, reduced=sweep_outcomes.latest)
+        return Input.of_files(name, receipts.files("receipt"), NUMBERED, reduce=sweep_outcomes.latest)
 
     def intents(self, name: str, receipts: Receipts | None = None) -> Input:
         """The keys with an intent of the sweep, or of another action (ADDRESSES, with duplicates)."""
         receipts = self.receipts if receipts is None else receipts
-        return Input.of_files(name, receipts.files("intent"), ADDRESSES, reduced=addresses_once)
+        return Input.of_files(name, receipts.files("intent"), ADDRESSES, reduce=distinct_addresses)
 
     def grouped(
         self,

@@ -11,14 +11,20 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from lakegc_assets.approval.foreign_marks import cutoff_of, open_sweep_record, record_of_foreign, sweep_record_root
+from lakegc_assets.approval.foreign_marks import cutoff_of, open_sweep_record, record_of_foreign_mark, sweep_record_root
 from lakegc_assets.approval.verify_files import foreign_files
 from lakegc_assets.mark import expired_set, namespace_slices
 from lakegc_assets.mark.context import MarkRun, StepNotes, Target
 from lakegc_assets.rules.addresses import slice_column
 from lakegc_assets.sweep.context import ForeignMark, SweepRun
 from spark_resources.errors import Refused
-from spark_resources.mark_store.approval import Approval, ApprovalEnd, read_approval, read_untrusted, write_approval
+from spark_resources.mark_store.approval import (
+    Approval,
+    ApprovalEnd,
+    read_approval,
+    read_untrusted_approval,
+    write_approval,
+)
 from spark_resources.mark_store.foreign_expired_set import NOT_RECORDED, REFERENCE_OBJECTS
 from spark_resources.mark_store.foreign_layouts import ReferenceMark
 from spark_resources.mark_store.mark import Mark
@@ -48,7 +54,7 @@ def begin(target: Target, foreign: ReferenceMark, approval: Approval) -> Mark:
     if unfinished is not None:
         return unfinished
     store = target.place.store()
-    known = record_of_foreign(target, foreign, files.addresses)
+    known = record_of_foreign_mark(target, foreign, files.addresses)
     record = replace(
         known,
         state=MarkState.MARKING,
@@ -128,6 +134,6 @@ def with_stored_attributes(run: SweepRun, addresses: DataFrame) -> DataFrame:
 
 def mark_approval_used(place: Place, approval: Approval, *, who: str, now: datetime) -> None:
     """Record in an approval that the mark was swept, so that the approval is no longer valid."""
-    replacing = read_untrusted(place, approval.mark_id)
+    replacing = read_untrusted_approval(place, approval.mark_id)
     ended = ApprovalEnd(how="swept", who=who, when=now.isoformat())
     write_approval(place, replace(approval, ended=ended), replacing=replacing)

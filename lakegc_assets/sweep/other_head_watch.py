@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from lakegc_assets.mark.context import MarkRun
 from lakegc_assets.mark.other_repositories import (
     OtherRepositories,
-    Unread,
+    UnreadRepositories,
     branch_heads,
     entries_of,
     inside_keys,
@@ -27,7 +27,7 @@ from lakegc_assets.mark.other_repositories import (
     tables_of,
     unreleased,
 )
-from lakegc_assets.rules.brakes import unread_in
+from lakegc_assets.rules.brakes import unread_repositories_in
 from lakegc_assets.sweep.newly_retained import TooMuchChanged
 from spark_resources import sstable
 from spark_resources.errors import Unavailable
@@ -102,7 +102,7 @@ class OtherHeads:
         both cases the next call checks the same repositories again.
         """
         with self._lock:
-            unread: Unread = {}
+            unread: UnreadRepositories = {}
             if not self._waiting:
                 listing = list_other_repositories(self.run)
                 self._places, self._waiting = listing.places, sorted(listing.places)
@@ -143,7 +143,7 @@ class OtherHeads:
         tables."""
         return repository, self._places[repository].namespace.uri
 
-    def _read(self, repositories: Sequence[str], unread: Unread) -> KeysByTable:
+    def _read(self, repositories: Sequence[str], unread: UnreadRepositories) -> KeysByTable:
         """The keys in this namespace by table, read from those tables of these repositories that neither the
         re-verification nor an earlier check read."""
         keys_by_table: KeysByTable = {}
@@ -153,7 +153,7 @@ class OtherHeads:
         )
         if (listed := self.run.other_repositories.tables) is not None:
             placed = placed.filter(pc.invert(pc.is_in(placed["table_id"], value_set=listed)))
-        unread_before = unread_in(self.run.mark.record)
+        unread_before = unread_repositories_in(self.run.mark.record)
         for repository in pc.unique(placed["repository"]).to_pylist():
             ids = placed.filter(pc.equal(placed["repository"], repository))["table_id"].to_pylist()
             new = [table_id for table_id in ids if table_id not in self._found and table_id not in keys_by_table]
@@ -165,7 +165,9 @@ class OtherHeads:
                 unread.setdefault(repository, str(error))
         return keys_by_table
 
-    def _read_tables(self, repository: str, ids: Sequence[str], keys_by_table: KeysByTable, unread: Unread) -> None:
+    def _read_tables(
+        self, repository: str, ids: Sequence[str], keys_by_table: KeysByTable, unread: UnreadRepositories
+    ) -> None:
         """Add the keys in each table to `keys_by_table`. A damaged table doesn't hide what the others contain."""
         place, namespace, entries, size = self._places[repository], self.run.place.namespace, 0, 0
         if len(ids) > MAX_TABLES:

@@ -25,8 +25,8 @@ from spark_resources.errors import Refused, WrongUsage
 from spark_resources.mark_store.approval import Approval, read_approval
 from spark_resources.mark_store.foreign_expired_set import reference_mark
 from spark_resources.mark_store.lease import Lease
-from spark_resources.mark_store.mark import Mark, own_marks, refuse_foreign_namespace
-from spark_resources.mark_store.quarantine_format import refuse_unknown_quarantine
+from spark_resources.mark_store.mark import Mark, own_mark_ids, refuse_foreign_namespace
+from spark_resources.mark_store.quarantine_format import refuse_unknown_quarantine_format
 from spark_resources.mark_store.record import MarkRecord, refuse_earlier_format
 from spark_resources.model import MarkState, Partition
 
@@ -95,7 +95,7 @@ def partition_and_target(marks: MarksResource, partition_key: str) -> tuple[Part
     partition = Partition.parse(partition_key)
     target = with_probed_capabilities(find_target(marks.lakefs.client(), partition.repository, marks.settings()))
     refuse_foreign_namespace(target.place, target.repository.id, target.repository.created)
-    refuse_unknown_quarantine(target.place)
+    refuse_unknown_quarantine_format(target.place)
     return partition, target
 
 
@@ -176,7 +176,7 @@ def known_foreign(target: Target, partition: Partition) -> ForeignMark:
             f"marks, and 'lakegc approve {partition.repository} {partition.mark_id}' approves this one."
         )
     place = target.place
-    foreign = reference_mark(place, f"{approval.layout}/{partition.mark_id}", ours=own_marks(place))
+    foreign = reference_mark(place, f"{approval.layout}/{partition.mark_id}", own_ids=own_mark_ids(place))
     if foreign is None:
         raise Refused(
             f"the files of mark {partition.mark_id} of {partition.repository} no longer exist. Make a new mark.",

@@ -21,7 +21,7 @@ from spark_resources.model import RECEIPTS, Outcome
 from spark_resources.records.json_records import record_bytes
 from spark_resources.records.model import AsInJson, Count, Record, UtcTime
 from spark_resources.spark.arrow_shuffle import GroupedRows, Input, sampled_boundaries, shuffle
-from spark_resources.spark.datasets import DatasetName, parquet
+from spark_resources.spark.datasets import DatasetName, parquet_output
 from spark_resources.spark.remote_errors import errors_from_executors
 from spark_resources.spark.task_report import TaskReport
 from spark_resources.spark.tasks import first_rows
@@ -60,7 +60,7 @@ class Report(Record):
     and were released by name, each with the reason.
     """
 
-    may_be_missing = frozenset({"quarantine", "taken", "dataset", "deleting", "unread", "refusals"})
+    optional_fields = frozenset({"quarantine", "taken", "dataset", "deleting", "unread", "refusals"})
 
     mark_id: str
     repository: str
@@ -131,7 +131,7 @@ class Report(Record):
         return fields_
 
     @classmethod
-    def damaged(cls, where: str, why: str) -> DamagedData:
+    def damaged_error(cls, where: str, why: str) -> DamagedData:
         return DamagedData(f"{where} is not a valid sweep report ({why}).", invariant=10)
 
 
@@ -180,7 +180,7 @@ def write_report(
         return outcomes
 
     inputs = [approved, run.outcomes(SWEEP_RECEIPTS), run.outcomes(UNDONE, run.undone)]
-    output = parquet(run.mark.folder(ASSET), RECEIPTS)
+    output = parquet_output(run.mark.folder(ASSET), RECEIPTS)
     with errors_from_executors():
         (dataset,), totals = shuffle(run.spark, inputs, boundaries=boundaries_for(run, approved)).write(
             reported, run.place, [output]
@@ -217,7 +217,7 @@ def write_report(
         deleting=run.store.delete_effect().value,
         unread=all_unread([*tally.reverifications, *([closing] if closing else [])]),
         refusals=refusals,
-        dataset=dataset.named(),
+        dataset=dataset.name_for_record(),
     )
     run.place.records().write(report_key(record.mark_id), report.to_json())
     return report

@@ -22,11 +22,11 @@ from lakegc_assets.mark import (
     uncommitted_addresses,
 )
 from lakegc_assets.mark.context import MarkRun, ReleasedRepositories, StepNotes, step
-from lakegc_assets.mark.keep_facts import OBJECTS, ObjectsToDecide, at_addresses, attributions_of, inputs_of
+from lakegc_assets.mark.keep_facts import OBJECTS, UndecidedObjects, attributions_of, facts_for_addresses, inputs_of
 from lakegc_assets.mark.mark_chain import MarkChain
 from lakegc_assets.mark.reading_order import read_references
 from lakegc_assets.rules import keep_reasons
-from lakegc_assets.rules.brakes import released_repositories, unread_in
+from lakegc_assets.rules.brakes import released_repositories, unread_repositories_in
 from lakegc_assets.rules.keep_reasons import COMMITTED, STAGED
 from lakegc_assets.sweep.context import RESCUED, Reverification, SweepRun
 from lakegc_assets.sweep.head_watch import verified_ranges_and_commits
@@ -37,7 +37,7 @@ from spark_resources.mark_store.mark import Mark
 from spark_resources.mark_store.record import FULL_MARK, RECORD_FORMAT
 from spark_resources.model import ADDRESSES, PENDING, RANGE_ADDRESSES, MarkState
 from spark_resources.spark.arrow_shuffle import Grouped, GroupedRows, shuffle
-from spark_resources.spark.datasets import Dataset, parquet
+from spark_resources.spark.datasets import Dataset, parquet_output
 from spark_resources.spark.remote_errors import errors_from_executors
 from spark_resources.spark.task_report import TaskReport
 
@@ -76,7 +76,9 @@ def reverify_once(run: SweepRun, candidates: Grouped, number: int) -> Reverifica
         if rescued.rows
         else "re-verified: all objects are still garbage"
     )
-    return Reverification(number, started_at, rescued, verified_ranges_and_commits(inner), unread_in(inner.mark.record))
+    return Reverification(
+        number, started_at, rescued, verified_ranges_and_commits(inner), unread_repositories_in(inner.mark.record)
+    )
 
 
 def begin_reverification(run: SweepRun, number: int, started_at: datetime) -> MarkRun:
@@ -92,7 +94,7 @@ def begin_reverification(run: SweepRun, number: int, started_at: datetime) -> Ma
         min_age=timedelta(0),
         server_now=run.lakefs.server_time(),
         rules=run.lakefs.rules(run.partition.repository),
-        holds=holds.recorded(),
+        holds=holds.record_fields(),
         steps={"namespace_slices": replace(approved.step("namespace_slices"), datasets={})},
         finished=None,
         digest=None,
@@ -120,11 +122,11 @@ def released_by_approval(run: SweepRun) -> ReleasedRepositories:
 
 def write_rescued(run: MarkRun, notes: StepNotes, candidates: Grouped) -> Dataset:
     """Write RESCUED: the candidates that must be kept now, and why."""
-    objects = ObjectsToDecide(run, candidates, CANDIDATES, with_sizes)
+    objects = UndecidedObjects(run, candidates, CANDIDATES, with_sizes)
     notes.facts["unreferenced"] = candidates.count
     facts = {
-        STAGED: at_addresses(STAGED, run.place, uncommitted_addresses.datasets(run), ADDRESSES),
-        COMMITTED: at_addresses(COMMITTED, run.place, committed_addresses.live_datasets(run), RANGE_ADDRESSES),
+        STAGED: facts_for_addresses(STAGED, run.place, uncommitted_addresses.datasets(run), ADDRESSES),
+        COMMITTED: facts_for_addresses(COMMITTED, run.place, committed_addresses.live_datasets(run), RANGE_ADDRESSES),
         **keep_lookups.look_up(run, notes, objects, MarkChain.of_full(run)),
     }
     reasons = attributions_of(facts)
@@ -133,7 +135,7 @@ def write_rescued(run: MarkRun, notes: StepNotes, candidates: Grouped) -> Datase
         kept = keep_reasons.kept(keep_reasons.decided(with_sizes(rows[OBJECTS]), reasons, rows))
         return kept.append_column("why", keep_reasons.sentences(kept)).select(RESCUED.names)
 
-    output = parquet(run.mark.folder(expired_set.ASSET, RESCUED_PART), RESCUED)
+    output = parquet_output(run.mark.folder(expired_set.ASSET, RESCUED_PART), RESCUED)
     inputs = [candidates.as_input(OBJECTS, CANDIDATES), *inputs_of(facts)]
     (dataset,), _ = shuffle(run.spark, inputs).write(combine, run.place, [output])
     notes.add_dataset(dataset, RESCUED_PART)

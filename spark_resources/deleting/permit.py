@@ -28,7 +28,7 @@ from spark_resources.deleting.receipts import Receipts
 from spark_resources.errors import DamagedData, LakegcError, NotFound, Refused
 from spark_resources.mark_store.lease import boottime_s
 from spark_resources.model import ADDRESSES
-from spark_resources.records.json_records import check_format, read_json, time_of
+from spark_resources.records.json_records import check_format, parse_time, read_json
 from spark_resources.spark.datasets import parquet_bytes
 from spark_resources.stores.base import Store
 
@@ -57,7 +57,7 @@ class Permit:
             check_format(plain["format"], FORMAT, where)  # written in this round, so by this version of lakegc
             if not hmac.compare_digest(str(plain.pop("hmac")), _hmac(secret, key, plain)):
                 raise ValueError("not written by the driver of this round")
-            return cls(time_of(plain["until"]), tuple(map(str, plain["became_live"])), str(plain["stopped"]))
+            return cls(parse_time(plain["until"]), tuple(map(str, plain["became_live"])), str(plain["stopped"]))
         except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise DamagedData(
                 f"{where} is not a valid permit to delete ({error}). Run the same command again."

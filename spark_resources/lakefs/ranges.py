@@ -30,7 +30,7 @@ from spark_resources.spark.datasets import (
     Output,
     Producer,
     all_batches,
-    parquet,
+    parquet_output,
     where_not_null,
     write_outputs,
 )
@@ -122,10 +122,10 @@ def write_ranges_of(
     With `pairs_folder`, also writes the pairs of metarange and range (RANGES_OF_METARANGES). Verifies the metaranges'
     content hashes. Returns the datasets in this order.
     """
-    refs, read_metaranges = parquet(folder, RANGE_REFS), metarange_reader(place)
+    refs, read_metaranges = parquet_output(folder, RANGE_REFS), metarange_reader(place)
     outputs = [Output(refs.folder, refs.suffix, lambda table: refs.encode(distinct_refs(table)))]
     if pairs_folder:
-        outputs.append(parquet(pairs_folder, RANGES_OF_METARANGES))
+        outputs.append(parquet_output(pairs_folder, RANGES_OF_METARANGES))
     return write_outputs(metarange_tasks(spark, metaranges), lambda rows, _: read_metaranges(rows), place, outputs)[0]
 
 
@@ -353,8 +353,8 @@ def write_addresses(
                 yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
     outputs = [
-        where_not_null("address", parquet(folder, RANGE_ADDRESSES)),
-        where_not_null("size", parquet(sizes_folder, RANGE_SIZES)),
+        where_not_null("address", parquet_output(folder, RANGE_ADDRESSES)),
+        where_not_null("size", parquet_output(sizes_folder, RANGE_SIZES)),
     ]
     (addresses, sizes), report = write_outputs(ranges.select(*RANGE_REFS.names), produce, place, outputs)
     return addresses, sizes, report

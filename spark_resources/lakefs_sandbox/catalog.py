@@ -119,7 +119,7 @@ class Catalog:
             _claim(objects)
         now = date or self.clock.now()
         commit = first_commit(now)
-        with self.state.writing():
+        with self.state.write_transaction():
             if self.state.repository(repository) is not None:
                 raise conflict("error creating repository: not unique")
             self.state.put_repository(

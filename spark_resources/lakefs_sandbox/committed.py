@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from spark_resources.lakefs_sandbox.objects import Objects
-from spark_resources.lakefs_sandbox.state import Staged
+from spark_resources.lakefs_sandbox.state import StagedEntry
 from spark_resources.sstable import RangeRef, Record, range_ref, read_ranges, read_records, write_metarange, write_table
 from spark_resources.sstable.values import split_value
 
@@ -105,7 +105,7 @@ class Committed:
         """The records whose paths have this prefix, in order."""
         return takewhile(lambda record: record.key.startswith(prefix), self.records_from(metarange_id, prefix))
 
-    def changes(self, metarange_id: str, staged: Iterable[Staged]) -> Iterator[tuple[Staged, bytes | None]]:
+    def changes(self, metarange_id: str, staged: Iterable[StagedEntry]) -> Iterator[tuple[StagedEntry, bytes | None]]:
         """The staged entries that change the content at their path, each with the committed value of that path.
 
         As on the server, identical content at another address isn't a change, nor is a tombstone for a missing path.
@@ -137,7 +137,7 @@ class Committed:
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
-    def apply_changes(self, metarange_id: str, changes: Sequence[Staged]) -> str:
+    def apply_changes(self, metarange_id: str, changes: Sequence[StagedEntry]) -> str:
         """Apply changes, sorted by path, to a metarange. Writes the new tables; returns the new metarange's id.
 
         As on the server, ranges before the next change or after the last one are reused whole, so a record that is

@@ -117,7 +117,7 @@ def prepare_commits(repository: SandboxRepository, xids: Xids, oversights: Colle
     table = csv.writer(text, lineterminator="\n")
     table.writerow(COMMITS_HEADER)
     table.writerows((commit, "false", commits[commit].metarange_id) for commit in sorted(listed_ids))
-    run_id = xids.descending()
+    run_id = xids.descending_id()
     key = f"{_GC}/commits/run_id={run_id}/commits.csv"
     repository.objects.write(key, text.getvalue().encode())
     return PreparedCommits(run_id, repository.objects.location(key), repository.objects.location(f"{_GC}/addresses/"))
@@ -191,7 +191,7 @@ def prepare_uncommitted(
     zero is not stored. Raises `Problem` 404 if the last branch was deleted.
     """
     repository.check_writable()
-    run_id, first_branch, path = _parse_token(token) if token else (xids.descending(), "", "")
+    run_id, first_branch, path = _parse_token(token) if token else (xids.descending_id(), "", "")
     page: list[Entry] = []
     rows, last_is_gone, next_entry = 0, False, None
     for branch in _branches_from(repository, first_branch):
@@ -216,7 +216,7 @@ def prepare_uncommitted(
 
 def _write_page(repository: SandboxRepository, xids: Xids, run_id: str, page: list[Entry]) -> str:
     folder = f"{_GC}/uncommitted/{run_id}/uncommitted/"
-    repository.objects.write(folder + xids.ascending(), _parquet(page))
+    repository.objects.write(folder + xids.ascending_id(), _parquet(page))
     return repository.objects.location(folder)
 
 

@@ -14,7 +14,7 @@ from spark_resources.lakefs_sandbox.errors import Problem, bad_request, not_foun
 from spark_resources.lakefs_sandbox.faults import Faults
 from spark_resources.lakefs_sandbox.objects import Objects
 from spark_resources.lakefs_sandbox.refs import References, Resolved
-from spark_resources.lakefs_sandbox.state import RepositoryRecord, Staged, State
+from spark_resources.lakefs_sandbox.state import RepositoryRecord, StagedEntry, State
 from spark_resources.model import AddressType
 from spark_resources.sstable import Entry, Record
 from spark_resources.sstable.values import EntryMessage
@@ -57,7 +57,7 @@ class Views(References):
         """The entry that a reader of the ref gets at a path. Its object may be gone from the store."""
         check_path(path)
         key = path.encode()
-        with self._state.reading():
+        with self._state.read_transaction():
             resolved = self.resolve(ref)
             if resolved.branch is not None and (staged := self._state.staged_at(self.id, resolved.branch, key)):
                 self.faults.check_readable(resolved.branch, key)
@@ -97,7 +97,7 @@ class Views(References):
         self, ref: str, *, prefix: str = "", after: str = "", delimiter: str = "", amount: int = 1000
     ) -> tuple[list[Entry | str], bool]:
         """A page of entries and (as text) common prefixes, in byte order, and whether there are more."""
-        with self._state.reading():
+        with self._state.read_transaction():
             items = self._items(self.resolve(ref), prefix.encode(), after.encode(), delimiter.encode())
             page = list(islice(items, amount + 1))
         return page[:amount], len(page) > amount
@@ -132,7 +132,7 @@ class Views(References):
                 yield Record(next_staged.path, next_staged.value)
             next_staged = next(staged, None)
 
-    def _staged_from(self, branch: str, start: bytes) -> Iterator[Staged]:
+    def _staged_from(self, branch: str, start: bytes) -> Iterator[StagedEntry]:
         while page := self._state.staged(self.id, branch, at_least=start, limit=_STAGED_PAGE):
             for entry in page:
                 self.faults.check_readable(branch, entry.path)
@@ -150,7 +150,7 @@ class Views(References):
         diff."""
         return self._changes(branch, self._staged_until_unreadable(branch, start.encode()))
 
-    def _staged_until_unreadable(self, branch: str, start: bytes) -> Iterator[Staged]:
+    def _staged_until_unreadable(self, branch: str, start: bytes) -> Iterator[StagedEntry]:
         limit = self.faults.scan_limit()
         try:
             for number, each in enumerate(self._staged_from(branch, start)):
@@ -161,7 +161,7 @@ class Views(References):
         except Problem:
             return
 
-    def _changes(self, branch: str, staged_entries: Iterator[Staged]) -> Iterator[Change]:
+    def _changes(self, branch: str, staged_entries: Iterator[StagedEntry]) -> Iterator[Change]:
         metarange = self.commit_of(self.branch(branch).commit_id).metarange_id
         for staged, before in self.committed.changes(metarange, staged_entries):
             if staged.value is None:
@@ -189,7 +189,7 @@ class Views(References):
         if not since_base and right.endswith("$"):
             yield from self._differences_to_staged(left, right, start)
             return
-        with self._state.reading():
+        with self._state.read_transaction():
             left_commit, right_commit = self.resolve(left).commit, self.resolve(right).commit
             base = self.merge_base(right_commit, left_commit) if since_base else left_commit
         for path, values in self.committed.differences(left_commit.metarange_id, right_commit.metarange_id).items():

@@ -108,7 +108,7 @@ class References:
                 "argument branch: branch id: invalid value: validation error: branch id must consist of letters, "
                 "digits, underscores and dashes, and cannot start with a dash"
             )
-        with self._state.writing():
+        with self._state.write_transaction():
             if self._state.tag(self.id, name) is not None:
                 raise conflict(f"tag ID {name}: conflict found")
             try:
@@ -124,7 +124,7 @@ class References:
         self.check_writable()
         if name == self.record.default_branch:
             raise forbidden("cannot delete repository default branch")
-        with self._state.writing():
+        with self._state.write_transaction():
             self.branch(name)
             self._state.drop_branch(self.id, name)
 
@@ -144,7 +144,7 @@ class References:
         self.check_writable()
         if not name or _INVALID_TAG.search(name):
             raise bad_request("argument tagID: tag id: invalid value: validation error")
-        with self._state.writing():
+        with self._state.write_transaction():
             if self._state.branch(self.id, name) is not None:
                 raise conflict(f"branch name {name}: conflict found")
             commit_id = self.resolve(ref).commit.id

@@ -14,7 +14,7 @@ from spark_resources.lakefs_sandbox.merging import STRATEGIES, merge_metaranges
 from spark_resources.lakefs_sandbox.objects import ExternalObject
 from spark_resources.lakefs_sandbox.ref_views import LONGEST_PATH, Change
 from spark_resources.lakefs_sandbox.staging import DEFAULT_CONTENT_TYPE, StagingArea
-from spark_resources.lakefs_sandbox.state import Staged
+from spark_resources.lakefs_sandbox.state import StagedEntry
 from spark_resources.model import AddressType, Commit
 from spark_resources.sstable import Entry, commit_id, entry_identity
 from spark_resources.sstable.values import encode_entry, encode_value
@@ -44,7 +44,7 @@ class SandboxRepository(StagingArea):
     ) -> Commit:  # fmt: skip
         """Commit the staged changes. Raises `Problem` 400 if there are none, unless an empty commit is allowed."""
         self.check_writable()
-        with self._state.writing():
+        with self._state.write_transaction():
             parent = self.commit_of(self.branch(branch).commit_id)
             staged = self._state.staged(self.id, branch)
             changes = [change for change, _ in self.committed.changes(parent.metarange_id, staged)]
@@ -66,7 +66,7 @@ class SandboxRepository(StagingArea):
         if strategy not in STRATEGIES:
             raise bad_request("argument strategy: invalid value: validation error")
         chosen = STRATEGIES[strategy]
-        with self._state.writing():
+        with self._state.write_transaction():
             dest = self._clean_head(into)
             source_commit = self.resolve(source).commit
             base = self.merge_base(source_commit, dest)
@@ -94,7 +94,7 @@ class SandboxRepository(StagingArea):
         undo.
         """
         self.check_writable()
-        with self._state.writing():
+        with self._state.write_transaction():
             undone = self.resolve(ref).commit
             if len(undone.parents) > 1 and parent_number <= 0:
                 raise conflict("must specify 1-based parent number for reverting merge commit")
@@ -120,7 +120,7 @@ class SandboxRepository(StagingArea):
     ) -> Commit:  # fmt: skip
         """Apply a commit's changes to a branch. Raises `Problem` 400 for a merge commit without a parent number."""
         self.check_writable()
-        with self._state.writing():
+        with self._state.write_transaction():
             picked = self.resolve(ref).commit
             if len(picked.parents) > 1 and parent_number is None:
                 raise bad_request("must specify 1-based parent number for cherry-picking merge commit")
@@ -142,7 +142,7 @@ class SandboxRepository(StagingArea):
     def hard_reset(self, branch: str, ref: str) -> None:
         """Move a branch to another commit. Commits that are no longer reachable stay as dangling commits."""
         self.check_writable()
-        with self._state.writing():
+        with self._state.write_transaction():
             self._clean_head(branch)
             commit = self.resolve(ref).commit
             self._state.put_branch(self.id, replace(self.branch(branch), commit_id=commit.id))
@@ -166,14 +166,14 @@ class SandboxRepository(StagingArea):
                     imported[entry.path] = encode_value(entry_identity(entry), encode_entry(entry))
         if not imported:
             raise bad_request("error on ingest: there are no objects at the import's sources")
-        with self._state.writing():
+        with self._state.write_transaction():
             head = self._clean_head(branch)
             replaced = {
                 record.key: None
                 for source in sources
                 for record in self.committed.records_with_prefix(head.metarange_id, source.destination.encode())
             }
-            changes = [Staged(*item) for item in sorted({**replaced, **imported}.items())]
+            changes = [StagedEntry(*item) for item in sorted({**replaced, **imported}.items())]
             commit = self._record_commit(branch, Commit(
                 id="", parents=(head.id,), created=self.clock.now(),
                 metarange_id=self.committed.apply_changes(head.metarange_id, changes), generation=head.generation + 1,

@@ -131,7 +131,7 @@ def start_import(call: Call) -> Response:
         status |= {"commit": _commit(new_commit), "ingested_objects": objects, "metarange_id": new_commit.metarange_id}
     except LakegcError as problem:
         status |= {"completed": False, "error": {"message": str(problem)}}
-    task = call.catalog.xids.ascending(now)
+    task = call.catalog.xids.ascending_id(now)
     call.catalog.state.put_task(repository.id, task, status)
     return json_response({"id": task}, 202)
 

@@ -111,7 +111,7 @@ def dump_status(call: Call) -> Response:
 def _run_as_task(call: Call, kind: str, result: str, work: Callable[[], dict[str, Any]]) -> str:
     """Do the work immediately, and store its result or error for later status requests. Returns the task id."""
     now = call.catalog.clock.now()
-    number = f"{call.catalog.xids.ascending(now)}".encode()
+    number = f"{call.catalog.xids.ascending_id(now)}".encode()
     task = kind + base64.urlsafe_b64encode(number).decode().rstrip("=")
     status: dict[str, Any] = {"id": task, "done": True, "update_time": now.isoformat().replace("+00:00", "Z")}
     try:

@@ -14,7 +14,7 @@ from spark_resources.lakefs_sandbox.faults import Faults
 from spark_resources.lakefs_sandbox.link_tokens import LinkTokens
 from spark_resources.lakefs_sandbox.objects import Objects
 from spark_resources.lakefs_sandbox.ref_views import Views, check_path
-from spark_resources.lakefs_sandbox.state import RepositoryRecord, Staged, State
+from spark_resources.lakefs_sandbox.state import RepositoryRecord, StagedEntry, State
 from spark_resources.lakefs_sandbox.xids import AddressGenerator
 from spark_resources.model import AddressType
 from spark_resources.sstable import Entry, entry_identity
@@ -25,7 +25,10 @@ SHALLOW_COPY_KEY = "::lakefs::shallow-copy"
 
 
 class StagingArea(Views):
-    """The writing side of a repository, up to commits. Methods raise `Problem` with the server's status."""
+    """The operations that write a repository's staged entries; `SandboxRepository` adds commits.
+
+    Methods raise `Problem` with the server's status.
+    """
 
     def __init__(
         self, state: State, record: RepositoryRecord, *, objects: Objects, committed: Committed,
@@ -47,7 +50,7 @@ class StagingArea(Views):
         check_path(path)
         now = self.clock.now()
         entry = _entry(
-            path, data, self._addresses.address(now), now, content_type=content_type, metadata=metadata or {}
+            path, data, self._addresses.new_address(now), now, content_type=content_type, metadata=metadata or {}
         )
         self.objects.write(entry.address, data)
         self.stage(branch, [entry])
@@ -64,7 +67,9 @@ class StagingArea(Views):
         with self.objects.writing() as write:
             for path, data in objects:
                 check_path(path)
-                entry = _entry(path, data, self._addresses.address(now), now, content_type=content_type, metadata={})
+                entry = _entry(
+                    path, data, self._addresses.new_address(now), now, content_type=content_type, metadata={}
+                )
                 write(entry.address, data)
                 entries.append(entry)
         self.stage(branch, entries)
@@ -82,10 +87,10 @@ class StagingArea(Views):
         if shallow:
             if source_ref not in ("", branch):
                 raise bad_request("not on the same branch: cannot clone: invalid")
-            first = original.metadata.get(SHALLOW_COPY_KEY, source)
-            copied = replace(original, metadata={**original.metadata, SHALLOW_COPY_KEY: first})
+            first_source = original.metadata.get(SHALLOW_COPY_KEY, source)
+            copied = replace(original, metadata={**original.metadata, SHALLOW_COPY_KEY: first_source})
         else:
-            copied = replace(original, address=self._addresses.address(), address_type=AddressType.RELATIVE)
+            copied = replace(original, address=self._addresses.new_address(), address_type=AddressType.RELATIVE)
             self.objects.write(copied.address, self.data_of(original))
         copied = replace(copied, path=path.encode(), last_modified=self.clock.now())
         self.stage(branch, [copied])
@@ -96,7 +101,7 @@ class StagingArea(Views):
     def new_location(self, branch: str, path: str) -> str:
         """A location for an object that a client may write and link to this path of this branch within 24 hours."""
         check_path(path)
-        signed = self._tokens.sign(self._addresses.address(), repository=self.id, branch=branch, path=path)
+        signed = self._tokens.sign(self._addresses.new_address(), repository=self.id, branch=branch, path=path)
         return self.objects.location(signed)
 
     def link(
@@ -109,9 +114,9 @@ class StagingArea(Views):
         ago.
         """
         address, kind = self._parse_location(location)
-        inside = self.key_inside(Entry(path=b"", address=address, address_type=kind))
-        if inside is not None:
-            self._tokens.check(inside, repository=self.id, branch=branch, path=path, now=self.clock.now())
+        key = self.key_inside(Entry(path=b"", address=address, address_type=kind))
+        if key is not None:
+            self._tokens.check(key, repository=self.id, branch=branch, path=path, now=self.clock.now())
         if not (unquoted_checksum := checksum.strip(' "')):
             raise bad_request("checksum is required")
         return self.stage_address(
@@ -140,7 +145,8 @@ class StagingArea(Views):
     def _parse_location(self, location: str) -> tuple[str, AddressType]:
         """A location as an address in an entry: relative only if it begins with the configured namespace.
 
-        On the local adapter, locations that the server reports have another form, so they become full (formats §4).
+        On the local adapter, locations that the server reports have another form, so they become full addresses
+        (formats §4).
         """
         root = self.objects.storage_namespace + "/"
         if location.startswith(root + "data/"):
@@ -151,29 +157,31 @@ class StagingArea(Views):
 
     def stage(self, branch: str, entries: Iterable[Entry]) -> None:
         """Stage entries without writing their objects, which need not exist."""
-        staged = (Staged(entry.path, encode_value(entry_identity(entry), encode_entry(entry))) for entry in entries)
+        staged = (
+            StagedEntry(entry.path, encode_value(entry_identity(entry), encode_entry(entry))) for entry in entries
+        )
         self.stage_values(branch, staged)
 
-    def stage_values(self, branch: str, staged: Iterable[Staged]) -> None:
+    def stage_values(self, branch: str, staged: Iterable[StagedEntry]) -> None:
         """Stage encoded values, as stored in SSTables; None is a tombstone that hides the committed entry."""
         self.check_writable()
-        with self._state.writing():
+        with self._state.write_transaction():
             self.branch(branch)
             self._state.stage(self.id, branch, staged)
 
     def set_metadata(self, branch: str, path: str, metadata: Mapping[str, str]) -> None:
         """Replace the metadata of the branch's entry at a path, but not its object."""
-        with self._state.writing():
+        with self._state.write_transaction():
             self.stage(branch, [replace(self.stat(branch, path), metadata=metadata)])
 
     def delete(self, branch: str, paths: Iterable[str]) -> None:
         """Replace staged and committed entries at these paths with tombstones. A path without an entry is ignored."""
         self.check_writable()
-        with self._state.writing():
+        with self._state.write_transaction():
             metarange = self.commit_of(self.branch(branch).commit_id).metarange_id
             tombstones = [
-                Staged(path, None)
-                for path in map(_key, paths)
+                StagedEntry(path, None)
+                for path in map(_checked_key, paths)
                 if self._state.staged_at(self.id, branch, path) or self.committed.value(metarange, path) is not None
             ]
             self._state.stage(self.id, branch, tombstones)
@@ -181,15 +189,15 @@ class StagingArea(Views):
     def reset(self, branch: str) -> None:
         """Discard everything staged on a branch. The objects stay in the store."""
         self.check_writable()
-        with self._state.writing():
+        with self._state.write_transaction():
             self.branch(branch)
             self._state.clear_staged(self.id, branch)
 
     def reset_path(self, branch: str, path: str) -> None:
         """Discard the entry staged at a path, if there is one."""
         self.check_writable()
-        key = _key(path)
-        with self._state.writing():
+        key = _checked_key(path)
+        with self._state.write_transaction():
             self.branch(branch)
             staged = self._state.staged_at(self.id, branch, key)
             self._unstage(branch, [staged] if staged else [])
@@ -198,13 +206,14 @@ class StagingArea(Views):
         """Discard the entries staged at all paths with this prefix."""
         self.check_writable()
         start = prefix.encode()
-        with self._state.writing():
+        with self._state.write_transaction():
             self.branch(branch)
             staged = self._state.staged(self.id, branch, at_least=start)
             self._unstage(branch, [entry for entry in staged if entry.path.startswith(start)])
 
-    def _unstage(self, branch: str, staged: Iterable[Staged]) -> None:
-        """Unstage entries. As on the server, those with the committed content at another address stay."""
+    def _unstage(self, branch: str, staged: Iterable[StagedEntry]) -> None:
+        """Unstage entries. As on the server, those with the content that is committed at their path stay staged, even
+        if their addresses differ."""
         metarange = self.commit_of(self.branch(branch).commit_id).metarange_id
         for entry in staged:
             if entry.value is None or not same_content(self.committed.value(metarange, entry.path), entry.value):
@@ -220,6 +229,6 @@ def _entry(
     )  # fmt: skip
 
 
-def _key(path: str) -> bytes:
+def _checked_key(path: str) -> bytes:
     check_path(path)
     return path.encode()

@@ -59,7 +59,7 @@ class BranchRecord:
     hidden: bool = False
 
 
-class Staged(NamedTuple):
+class StagedEntry(NamedTuple):
     """An entry staged at a path: a value in the form stored in tables, or None, a tombstone for the committed entry."""
 
     path: bytes
@@ -95,13 +95,13 @@ class State:
         return connection
 
     @contextmanager
-    def writing(self) -> Iterator[None]:
+    def write_transaction(self) -> Iterator[None]:
         """A write transaction: others see all of its changes or none, and other writers wait."""
         with self._transaction("BEGIN IMMEDIATE"):
             yield
 
     @contextmanager
-    def reading(self) -> Iterator[None]:
+    def read_transaction(self) -> Iterator[None]:
         """A read transaction: everything read inside is from one snapshot."""
         with self._transaction("BEGIN"):
             yield
@@ -123,7 +123,7 @@ class State:
     def _rows(self, sql: str, *values: Any) -> list[Any]:
         return self._connection().execute(sql, values).fetchall()
 
-    def _one(self, sql: str, *values: Any) -> Any:
+    def _row(self, sql: str, *values: Any) -> Any:
         return self._connection().execute(sql, values).fetchone()
 
     def _execute(self, sql: str, *values: Any) -> int:
@@ -132,7 +132,7 @@ class State:
     def next_number(self, name: str) -> int:
         """The next number of this counter (1, 2, 3, …), which never repeats in this file."""
         sql = "INSERT INTO counters VALUES (?, 1) ON CONFLICT (name) DO UPDATE SET value = value + 1 RETURNING value"
-        return int(self._one(sql, name)[0])
+        return int(self._row(sql, name)[0])
 
     # --- repositories -----------------------------------------------------------------------------------------------
 
@@ -140,7 +140,7 @@ class State:
         return [_repository(row) for row in self._rows("SELECT * FROM repositories ORDER BY id")]
 
     def repository(self, repository: str) -> RepositoryRecord | None:
-        row = self._one("SELECT * FROM repositories WHERE id = ?", repository)
+        row = self._row("SELECT * FROM repositories WHERE id = ?", repository)
         return _repository(row) if row else None
 
     def put_repository(self, record: RepositoryRecord) -> None:
@@ -154,7 +154,7 @@ class State:
         )
 
     def drop_repository(self, repository: str) -> None:
-        with self.writing():
+        with self.write_transaction():
             self._execute("DELETE FROM repositories WHERE id = ?", repository)
             for table in _REPOSITORY_TABLES:
                 self._execute(f"DELETE FROM {table} WHERE repository = ?", repository)
@@ -166,7 +166,7 @@ class State:
         return [BranchRecord(name, commit, bool(hidden)) for name, commit, hidden in rows]
 
     def branch(self, repository: str, branch: str) -> BranchRecord | None:
-        row = self._one(
+        row = self._row(
             "SELECT id, commit_id, hidden FROM branches WHERE repository = ? AND id = ?", repository, branch
         )
         return BranchRecord(row[0], row[1], bool(row[2])) if row else None
@@ -176,7 +176,7 @@ class State:
         self._execute("INSERT OR REPLACE INTO branches VALUES (?, ?, ?, ?)", *values)
 
     def drop_branch(self, repository: str, branch: str) -> None:
-        with self.writing():
+        with self.write_transaction():
             self._execute("DELETE FROM branches WHERE repository = ? AND id = ?", repository, branch)
             self.clear_staged(repository, branch)
 
@@ -184,7 +184,7 @@ class State:
         return self._rows("SELECT id, commit_id FROM tags WHERE repository = ? ORDER BY id", repository)
 
     def tag(self, repository: str, tag: str) -> str | None:
-        row = self._one("SELECT commit_id FROM tags WHERE repository = ? AND id = ?", repository, tag)
+        row = self._row("SELECT commit_id FROM tags WHERE repository = ? AND id = ?", repository, tag)
         return str(row[0]) if row else None
 
     def put_tag(self, repository: str, tag: str, commit_id: str) -> None:
@@ -203,7 +203,7 @@ class State:
         ]
 
     def commit(self, repository: str, commit_id: str) -> Commit | None:
-        row = self._one("SELECT * FROM commits WHERE repository = ? AND id = ?", repository, commit_id)
+        row = self._row("SELECT * FROM commits WHERE repository = ? AND id = ?", repository, commit_id)
         return _commit(row) if row else None
 
     def commits_with_prefix(self, repository: str, prefix: str) -> list[Commit]:
@@ -228,17 +228,17 @@ class State:
 
     # --- staging ----------------------------------------------------------------------------------------------------
 
-    def staged(self, repository: str, branch: str, *, at_least: bytes = b"", limit: int = -1) -> list[Staged]:
+    def staged(self, repository: str, branch: str, *, at_least: bytes = b"", limit: int = -1) -> list[StagedEntry]:
         """The staged entries from the path `at_least` onwards, in byte order."""
         sql = "SELECT path, value FROM staged WHERE repository = ? AND branch = ? AND path >= ? ORDER BY path LIMIT ?"
-        return [Staged(*row) for row in self._rows(sql, repository, branch, at_least, limit)]
+        return [StagedEntry(*row) for row in self._rows(sql, repository, branch, at_least, limit)]
 
-    def staged_at(self, repository: str, branch: str, path: bytes) -> Staged | None:
+    def staged_at(self, repository: str, branch: str, path: bytes) -> StagedEntry | None:
         sql = "SELECT path, value FROM staged WHERE repository = ? AND branch = ? AND path = ?"
-        row = self._one(sql, repository, branch, path)
-        return Staged(*row) if row else None
+        row = self._row(sql, repository, branch, path)
+        return StagedEntry(*row) if row else None
 
-    def stage(self, repository: str, branch: str, entries: Iterable[Staged]) -> None:
+    def stage(self, repository: str, branch: str, entries: Iterable[StagedEntry]) -> None:
         self._connection().executemany(
             "INSERT OR REPLACE INTO staged VALUES (?, ?, ?, ?)", ((repository, branch, *entry) for entry in entries)
         )
@@ -255,7 +255,7 @@ class State:
         self._execute("INSERT OR REPLACE INTO tasks VALUES (?, ?, ?)", repository, task, json.dumps(status_fields))
 
     def task(self, repository: str, task: str) -> dict[str, Any] | None:
-        row = self._one("SELECT answer FROM tasks WHERE repository = ? AND id = ?", repository, task)
+        row = self._row("SELECT answer FROM tasks WHERE repository = ? AND id = ?", repository, task)
         return dict(json.loads(row[0])) if row else None
 
 

@@ -17,12 +17,8 @@ from spark_resources.stores import Store, open_store
 from spark_resources.stores.settings import StoreSettings
 
 BLOCK_STORE_TYPES = {"s3": "s3", "gs": "gs", "https": "azure", "http": "azure"}  # lakeFS's block store type, by scheme
-SETTING_PREFIXES = {
-    "s3": "s3_",
-    "gs": "gcs_",
-    "https": "azure_",
-    "http": "azure_",
-}  # the prefix of the store's settings, by scheme
+# the prefix of the store's settings, by scheme
+SETTING_PREFIXES = {"s3": "s3_", "gs": "gcs_", "https": "azure_", "http": "azure_"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +29,8 @@ class StorePlace:
     settings: StoreSettings
 
     def __post_init__(self) -> None:
-        named = re.match(r"(s3|gs)://[^/]|https?://[^/]+/[^/]", self.uri)  # the bucket; the account and container
-        if named is None:
+        match = re.match(r"(s3|gs)://[^/]|https?://[^/]+/[^/]", self.uri)  # the bucket; the account and container
+        if match is None:
             raise WrongUsage(
                 f"'{self.uri}' is not a location in a store: expected s3://bucket/prefix, gs://bucket/prefix or "
                 "https://account.blob.core.windows.net/container/prefix"
@@ -45,7 +41,7 @@ class StorePlace:
         return self.uri.partition("://")[0]
 
 
-_UNESCAPED = "/$&+,:;=@"  # unescaped in a URL's path, besides letters, digits and -_.~
+_UNESCAPED = "/$&+,:;=@"  # unescaped in a URL's path, in addition to letters, digits and -_.~
 
 
 class StoreBlockStore:
@@ -75,14 +71,16 @@ class StoreObjects:
     def resolve_address(self, address: str) -> str:
         """The address as the server resolves it. For S3 and GCS, the server parses it as a URL (formats §2).
 
-        User and query are dropped, and the path is unescaped if escaping it again yields the original.
+        The user and the query are dropped, and the path is unescaped if escaping it again yields the original.
         """
         scheme, _, rest = address.partition("://")
         if scheme not in ("s3", "gs"):
             return address
         host, _, path = rest.partition("?")[0].partition("/")
-        plain = unquote(path)
-        return f"{scheme}://{host.rpartition('@')[2]}/{plain if quote(plain, safe=_UNESCAPED) == path else path}"
+        unescaped = unquote(path)
+        return (
+            f"{scheme}://{host.rpartition('@')[2]}/{unescaped if quote(unescaped, safe=_UNESCAPED) == path else path}"
+        )
 
     def has(self, key: str) -> bool:
         try:

@@ -27,11 +27,11 @@ class Xids:
         self._count = 0
         self._lock = threading.Lock()
 
-    def ascending(self, moment: datetime | None = None) -> str:
+    def ascending_id(self, moment: datetime | None = None) -> str:
         """An id that sorts after those of earlier seconds, for objects and files."""
         return self._generate(int((moment or self._now()).timestamp()))
 
-    def descending(self, moment: datetime | None = None) -> str:
+    def descending_id(self, moment: datetime | None = None) -> str:
         """An id that sorts before those of earlier seconds, for slices and runs."""
         return self._generate(_YEAR_4000 - int((moment or self._now()).timestamp()))
 
@@ -54,15 +54,15 @@ class AddressGenerator:
         self._opened = now()
         self._issued = 0
 
-    def address(self, moment: datetime | None = None) -> str:
+    def new_address(self, moment: datetime | None = None) -> str:
         moment = moment or self._now()
         with self._lock:
             # This clock, unlike a real server's, can be set back, which also starts a new slice.
             age = abs((moment - self._opened).total_seconds())
             if not self._slice or self._issued >= SLICE_OBJECTS or age > SLICE_SECONDS:
-                self._slice, self._opened, self._issued = self._xids.descending(moment), moment, 0
+                self._slice, self._opened, self._issued = self._xids.descending_id(moment), moment, 0
             self._issued += 1
-            return f"data/{self._slice}/{self._xids.ascending(moment)}"
+            return f"data/{self._slice}/{self._xids.ascending_id(moment)}"
 
 
 def generated_at(address: str) -> datetime:

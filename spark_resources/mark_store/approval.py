@@ -73,7 +73,7 @@ class Approval(Record):
             raise ValueError("its content was altered")
 
     @classmethod
-    def damaged(cls, where: str, why: str) -> DamagedData:
+    def damaged_error(cls, where: str, why: str) -> DamagedData:
         return DamagedData(
             f"{where} is not a valid approval ({why}). Run lakegc revoke, then approve again.", invariant=7
         )
@@ -130,7 +130,7 @@ class ApprovalConflict(Refused):
     """Raised if another process wrote an approval at the same time. That approval is kept."""
 
 
-def read_untrusted(place: Place, mark_id: str) -> tuple[bytes, Version] | None:
+def read_untrusted_approval(place: Place, mark_id: str) -> tuple[bytes, Version] | None:
     """The bytes of approval.json, unverified, and its version for a conditional replace; None if there is no file."""
     try:
         return place.records().read_untrusted(approval_key(mark_id))
@@ -151,7 +151,7 @@ def write_approval(place: Place, approval: Approval, *, replacing: tuple[bytes, 
         else:
             records.replace(key, data, replacing[1])
     except (AlreadyExists, Changed) as error:
-        current = read_untrusted(place, approval.mark_id)
+        current = read_untrusted_approval(place, approval.mark_id)
         if current is None or current[0] != data:  # otherwise this write succeeded, but its response was lost
             raise ApprovalConflict(
                 f"{key} in {store.where} was written by another process at the same time. Check 'lakegc status', "

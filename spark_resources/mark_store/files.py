@@ -35,8 +35,8 @@ class Part:
 def recorded_parts(place: Place, record: MarkRecord) -> Iterator[Part]:
     """Every recorded dataset of a mark. Raises `DamagedData` if a list of files is missing or was altered."""
 
-    def opened(recorded: tuple[str, str, str]) -> Part:
-        asset, part, sha256 = recorded
+    def open_part(recorded_part: tuple[str, str, str]) -> Part:
+        asset, part, sha256 = recorded_part
         in_reference_folder = asset == "expired_set" and part in REFERENCE_PARTS
         folder = (
             f"{reference_folder(record.mark_id)}{part}/"
@@ -51,7 +51,7 @@ def recorded_parts(place: Place, record: MarkRecord) -> Iterator[Part]:
         for asset, step in record.steps.items()
         for part, summary in step.datasets.items()
     )
-    return fetched_at_once(recorded, opened)
+    return fetched_at_once(recorded, open_part)
 
 
 def unrecorded_files(place: Place, record: MarkRecord, recorded: list[Part]) -> list[str]:

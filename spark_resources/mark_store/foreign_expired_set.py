@@ -20,25 +20,28 @@ from spark_resources.stores.base import StoredObject
 from spark_resources.stores.place import Place
 
 NOT_RECORDED = "not recorded by the collector that made the mark"
+# what remains of a mark whose Parquet files are missing
 LEFTOVERS = ("unified/{}/", "uncommitted/{}/deleted", "uncommitted/{}/summary.json", "addresses.text/mark_id={}/")
 
 # Like EXPIRED_OBJECTS, but size and modified are null for objects that are no longer in the store.
 REFERENCE_OBJECTS = pa.schema([field.with_nullable(field.name != "address") for field in EXPIRED_OBJECTS])
 
 
-def reference_mark(place: Place, name: str, *, ours: frozenset[str]) -> ReferenceMark | None:
+def reference_mark(place: Place, name: str, *, own_ids: frozenset[str]) -> ReferenceMark | None:
     """The foreign mark with this name, which is an id or `layout/id`; None if there is none.
 
-    `ours` are the ids of lakegc's own marks, which are left out. Raises `WrongUsage` if several layouts have a mark of
-    this name, and `DamagedData` if the mark's Parquet files are missing.
+    `own_ids` are the ids of lakegc's own marks, which are left out. Raises `WrongUsage` if several layouts have a mark
+    of this name, and `DamagedData` if the mark's Parquet files are missing.
     """
     matches = [
-        mark for mark in reference_marks(place, ours=ours) if name in (mark.mark_id, f"{mark.layout}/{mark.mark_id}")
+        mark
+        for mark in reference_marks(place, own_ids=own_ids)
+        if name in (mark.mark_id, f"{mark.layout}/{mark.mark_id}")
     ]
     if len(matches) > 1:
         names = ", ".join(f"'{mark.layout}/{mark.mark_id}'" for mark in matches)
         raise WrongUsage(f"the reference collector has {len(matches)} marks named {name}. Choose one of {names}")
-    if matches or name in ours or "/" in name:
+    if matches or name in own_ids or "/" in name:
         return matches[0] if matches else None
     for folder in LEFTOVERS:
         prefix = GC_ROOT + folder.format(name)
@@ -51,7 +54,7 @@ def reference_mark(place: Place, name: str, *, ours: frozenset[str]) -> Referenc
     return None
 
 
-def addresses(place: Place, mark: ReferenceMark) -> pa.ChunkedArray:
+def addresses_of(place: Place, mark: ReferenceMark) -> pa.ChunkedArray:
     """All addresses of the mark, in memory. Raises `DamagedData` for a missing or damaged file."""
     return pa.chunked_array([read_addresses(place, key) for key in mark.files], pa.string())
 
@@ -89,7 +92,7 @@ def addresses_in(data: bytes, where: str) -> pa.Array:
 def objects_of(place: Place, mark: ReferenceMark) -> Iterator[pa.Table]:
     """The mark's objects (REFERENCE_OBJECTS), folder by folder. Each folder is listed once."""
     by_folder: dict[str, list[str]] = {}
-    for chunk in addresses(place, mark).chunks:
+    for chunk in addresses_of(place, mark).chunks:
         for address in chunk.to_pylist():
             by_folder.setdefault(folder_of(address), []).append(address)
     for folder, wanted in sorted(by_folder.items()):

@@ -18,7 +18,7 @@ from spark_resources.errors import NotFound
 from spark_resources.mark_store.mark import GC_ROOT, reference_folder
 from spark_resources.model import ADDRESSES
 from spark_resources.records.json_records import read_json
-from spark_resources.spark.datasets import Output, parquet
+from spark_resources.spark.datasets import Output, parquet_output
 from spark_resources.stores.place import Place
 
 # lines that rclone's --files-from would misread: it trims whitespace (including Unicode's) at both ends, and treats
@@ -30,7 +30,7 @@ _UNSAFE_LINE = rf"[\r\n]|^{_BLANK}|{_BLANK}$|^[#;]"
 def reference_outputs(mark_id: str) -> list[Output]:
     """The expired set in the reference collector's layout: `deleted/` (Parquet) and `deleted.text/`."""
     folder = reference_folder(mark_id)
-    return [parquet(folder + "deleted/", ADDRESSES), Output(folder + "deleted.text/", ".txt", _encode_lines)]
+    return [parquet_output(folder + "deleted/", ADDRESSES), Output(folder + "deleted.text/", ".txt", _encode_lines)]
 
 
 def _encode_lines(table: pa.Table) -> tuple[bytes, int]:
@@ -64,17 +64,17 @@ _LAYOUTS = {
     "committed": re.compile(rf"^{GC_ROOT}addresses/mark_id=([^/]+)/([^/_.][^/]*\.parquet)$"),
     "committed before 0.4": re.compile(rf"^{GC_ROOT}addresses/run_id=([^/]+)/([^/_.][^/]*\.parquet)$"),
 }
-WITH_SUMMARY = frozenset({"unified", "uncommitted"})
+LAYOUTS_WITH_SUMMARY = frozenset({"unified", "uncommitted"})
 _ROOTS = ("unified/", "uncommitted/", "addresses/")
 
 
-def reference_marks(place: Place, *, ours: frozenset[str]) -> Iterator[ReferenceMark]:
-    """The reference collector's marks, in all layouts. `ours` are the ids of lakegc's marks, which are left out."""
+def reference_marks(place: Place, *, own_ids: frozenset[str]) -> Iterator[ReferenceMark]:
+    """The reference collector's marks, in all layouts. `own_ids` are the ids of lakegc's marks, which are left out."""
     files_by_mark: dict[tuple[str, str], list[tuple[str, datetime]]] = {}
     for page in (page for root in _ROOTS for page in place.store().pages(GC_ROOT + root)):
         for listed in page.objects:
             for layout, pattern in _LAYOUTS.items():
-                if (match := pattern.match(listed.key)) and match.group(1) not in ours:
+                if (match := pattern.match(listed.key)) and match.group(1) not in own_ids:
                     files_by_mark.setdefault((layout, match.group(1)), []).append((listed.key, listed.modified))
     for (layout, mark_id), files in sorted(files_by_mark.items()):
         keys = tuple(sorted(key for key, _ in files))

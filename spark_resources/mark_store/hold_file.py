@@ -51,8 +51,8 @@ def checked_pattern(pattern: str) -> str:
     """The pattern itself. Raises `ValueError` if it is empty, or has an unclosed bracket or an empty range."""
     if not pattern:
         raise ValueError("an empty pattern matches nothing; use '*' to match everything")
-    at = 0
-    while (begin := pattern.find("[", at)) >= 0:
+    position = 0
+    while (begin := pattern.find("[", position)) >= 0:
         first = begin + 2 if pattern[begin + 1 : begin + 2] == "!" else begin + 1
         end = pattern.find("]", first + 1)
         if end < 0:
@@ -60,7 +60,7 @@ def checked_pattern(pattern: str) -> str:
         for low, high in re.findall(r"(.)-(.)", pattern[first:end], re.DOTALL):
             if low > high:
                 raise ValueError(f"'{low}-{high}' in '{pattern}' is an empty range")
-        at = end + 1
+        position = end + 1
     return pattern
 
 
@@ -69,7 +69,7 @@ def literal_prefix(pattern: str) -> str:
     return _SPECIAL.split(pattern, maxsplit=1)[0]
 
 
-def end_of(text: str) -> datetime:
+def parse_end(text: str) -> datetime:
     """Parse the end of a hold: the end of a day (UTC), or a point in time. Raises `ValueError` if it is neither."""
     try:
         if _DAY.fullmatch(text):
@@ -83,7 +83,7 @@ def end_of(text: str) -> datetime:
 
 
 def _checked_end(text: str) -> str:
-    end_of(text)
+    parse_end(text)
     return text
 
 
@@ -118,8 +118,8 @@ def _checked_prefix(prefix: str) -> str:
 
     Candidates are under `data/`, or are legacy objects at the namespace's root.
     """
-    inside = prefix.startswith(DATA) or (prefix != "" and "/" not in prefix)
-    if not inside or "://" in prefix or ".." in prefix.split("/"):
+    is_possible = prefix.startswith(DATA) or (prefix != "" and "/" not in prefix)
+    if not is_possible or "://" in prefix or ".." in prefix.split("/"):
         raise ValueError(
             f"no collectable object's key starts with '{prefix}': expected a key relative to the namespace, such as "
             "data/imported/"
@@ -146,12 +146,12 @@ class Hold(BaseModel):
     until: Annotated[str, AfterValidator(_checked_end)] | None = None
 
     @property
-    def ends(self) -> datetime | None:
-        return None if self.until is None else end_of(self.until)
+    def end(self) -> datetime | None:
+        return None if self.until is None else parse_end(self.until)
 
     def has_expired(self, now: datetime) -> bool:
         """Whether the hold has expired. `now` is by the lakeFS server's clock."""
-        return self.ends is not None and self.ends <= now
+        return self.end is not None and self.end <= now
 
     @property
     def what(self) -> str:
@@ -244,7 +244,7 @@ def parse_hold(fields: Mapping[str, Any]) -> Hold:
     try:
         return KINDS[kinds[0]].model_validate(dict(fields))
     except ValidationError as error:
-        problems = (_sentence(detail, KINDS[kinds[0]]) for detail in error.errors(include_url=False))
+        problems = (_problem_text(detail, KINDS[kinds[0]]) for detail in error.errors(include_url=False))
         raise WrongUsage("invalid hold: " + "; ".join(problems)) from None
 
 
@@ -267,8 +267,8 @@ class BadHolds(Refused):
         self.where = where
         lines = "".join(f"\n  line {problem.line}: {problem.what}" for problem in self.problems)
         super().__init__(
-            f"{where} is not a valid holds file:{lines}\nNothing is marked until the file is corrected, because it "
-            "is unknown what should be on hold. Check the corrected file with 'lakegc holds REPO check'.",
+            f"{where} is not a valid holds file:{lines}\nNothing is marked until the file is corrected, because "
+            "lakegc can't tell what should be on hold. Check the corrected file with 'lakegc holds REPO check'.",
             invariant=3,
         )
 
@@ -352,8 +352,8 @@ def _fields_of(root: yaml.Node, where: str) -> list[tuple[yaml.Node, yaml.Node]]
     for _, value in formats:
         if value.value != FORMAT:
             raise UnknownFormat(
-                f"{where} is of format {str(value.value)[:60]!r}, but this version of lakegc supports {FORMAT}. It is "
-                "unknown what is on hold, so nothing is marked or swept. Update lakegc."
+                f"{where} is of format {str(value.value)[:60]!r}, but this version of lakegc supports {FORMAT}. "
+                "Nothing is marked or swept, because lakegc can't tell what is on hold. Update lakegc."
             )
     return [pair for pair in pairs if pair not in formats]
 
@@ -380,7 +380,7 @@ def _parse_hold_node(item: yaml.Node, problems: list[HoldProblem]) -> Hold | Non
         problems.append(HoldProblem(_line(item), "expected the fields of a hold: id, what is on hold, owner, reason"))
         return None
     lines: dict[tuple[str | int, ...], int] = {(): _line(item)}
-    before = len(problems)
+    problems_before = len(problems)
     plain = _to_plain(item, (), lines, problems)
     kinds = [kind for kind in KINDS if kind in plain]
     if len(kinds) != 1:
@@ -393,13 +393,13 @@ def _parse_hold_node(item: yaml.Node, problems: list[HoldProblem]) -> Hold | Non
     except ValidationError as error:
         for detail in error.errors(include_url=False):
             location = detail["loc"] if detail["loc"] in lines else ()
-            problems.append(HoldProblem(lines[location], _sentence(detail, kind)))
+            problems.append(HoldProblem(lines[location], _problem_text(detail, kind)))
         return None
-    return hold if len(problems) == before else None
+    return hold if len(problems) == problems_before else None
 
 
 def _to_plain(
-    node: yaml.Node, at: tuple[Any, ...], lines: dict[tuple[Any, ...], int], problems: list[HoldProblem]
+    node: yaml.Node, path: tuple[Any, ...], lines: dict[tuple[Any, ...], int], problems: list[HoldProblem]
 ) -> Any:
     """A node as text, lists and dicts. Records the line of each field; a duplicate field is a problem."""
     if isinstance(node, yaml.MappingNode):
@@ -408,15 +408,15 @@ def _to_plain(
             name = str(key.value)
             if name in plain:
                 problems.append(HoldProblem(_line(key), f"{_quoted(key)} appears twice"))
-            lines[(*at, name)] = _line(key)
-            plain[name] = _to_plain(value, (*at, name), lines, problems)
+            lines[(*path, name)] = _line(key)
+            plain[name] = _to_plain(value, (*path, name), lines, problems)
         return plain
     if isinstance(node, yaml.SequenceNode):
-        return [_to_plain(value, (*at, number), lines, problems) for number, value in enumerate(node.value)]
+        return [_to_plain(value, (*path, number), lines, problems) for number, value in enumerate(node.value)]
     return node.value
 
 
-def _sentence(error: Any, kind: type[Hold]) -> str:
+def _problem_text(error: Any, kind: type[Hold]) -> str:
     field = ".".join(str(part) for part in error["loc"] if part != "[key]")
     if error["type"] == "extra_forbidden":
         return f"'{field}' is unknown; a hold with '{kind.kind}' can have {', '.join(kind.model_fields)}"
@@ -444,15 +444,15 @@ def with_hold(data: bytes | None, hold: Hold, where: str) -> bytes:
         return _checked_edit(b"", (hold,), where)
     wanted = (*parse_holds(data, where), hold)
     indent = _fields_of(_root(data, where), where)[0][1].start_mark.column  # of the list's first hold
-    added = data + (b"" if data.endswith(b"\n") else b"\n") + _render_list([hold], indent=indent).encode()
-    return _checked_edit(added, wanted, where)
+    edited = data + (b"" if data.endswith(b"\n") else b"\n") + _render_list([hold], indent=indent).encode()
+    return _checked_edit(edited, wanted, where)
 
 
 def without_hold(data: bytes, hold_id: str, where: str) -> bytes:
     """The file without one hold and the comments directly above it; the rest is unchanged."""
     holds, lines = parse_holds(data, where), data.decode().splitlines(keepends=True)
-    number = [hold.id for hold in holds].index(hold_id)
-    begin, end = [*_first_lines(data, where), len(lines)][number : number + 2]
+    index = [hold.id for hold in holds].index(hold_id)
+    begin, end = [*_first_lines(data, where), len(lines)][index : index + 2]
     while end > begin and lines[end - 1].strip()[:1] in ("", "#"):  # comments above the next hold belong to it
         end -= 1
     while lines[begin - 1].strip().startswith("#"):

@@ -20,7 +20,7 @@ from spark_resources.mark_store.mark import MARKS_ROOT, Mark
 from spark_resources.mark_store.record import HoldsUsed, newest_holds
 from spark_resources.model import MarkState
 from spark_resources.records.json_records import has_signed_time, read_json, replay_error
-from spark_resources.records.signing import VARIABLE, Signature
+from spark_resources.records.signing import KEY_VARIABLE, Signature
 from spark_resources.stores.base import AlreadyExists, Changed, folders_in
 from spark_resources.stores.place import Place
 from spark_resources.stores.prefetch import fetched_at_once
@@ -29,7 +29,7 @@ HOLDS_KEY = MARKS_ROOT + "holds.yaml"
 SIGNED = b"# signed by lakegc: "
 RECORD_FOLDERS = ("", "theirs/")  # in a mark's folder: of lakegc's own mark, and of a sweep of a foreign mark
 SWEEPABLE_STATES = frozenset({MarkState.MARKED, MarkState.APPROVED, MarkState.SWEPT_WITH_FAILURES})
-TRIES = 3
+MAX_TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Holds:
     def ids(self) -> tuple[str, ...]:
         return tuple(hold.id for hold in self.holds)
 
-    def recorded(self) -> HoldsUsed:
+    def record_fields(self) -> HoldsUsed:
         """The fields that a mark records."""
         fields = HoldsUsed(sha256=self.sha256, ids=list(self.ids))
         return {**fields, "number": self.number} if self.number else fields
@@ -57,7 +57,7 @@ class Holds:
 def read_holds(place: Place) -> Holds:
     """The holds of a namespace; an empty `Holds` if there is no file.
 
-    Raises `BadHolds` for a file with any problem, and if a key is set, `Untrusted` for an unsigned file, and for a
+    Raises `BadHolds` for a file with any problem. If a key is set, raises `Untrusted` for an unsigned file, and for a
     missing or older file if a mark recorded a newer one.
     """
     file = _read_signed(place)
@@ -121,7 +121,7 @@ class UnsignedHolds:
 def read_unsigned(place: Place) -> UnsignedHolds:
     """The file to be signed. Raises `WrongUsage` without a key, and `BadHolds` for a file with any problem."""
     if place.seal is None:
-        raise WrongUsage(f"the holds can't be signed without a key. Set {VARIABLE}.")
+        raise WrongUsage(f"the holds can't be signed without a key. Set {KEY_VARIABLE}.")
     file = _read(place)
     holds = file.parse(place).holds
     known = {hold.id for hold in holds}
@@ -170,9 +170,9 @@ def refuse_older_holds(place: Place, number: int) -> None:
     """Raise `Untrusted` if a mark recorded a newer version of the file than this number; 0 stands for no file."""
     newest = newest_recorded(place)
     if number < newest.number:
-        is_now = f"is version {number}" if number else "doesn't exist"
+        state_now = f"is version {number}" if number else "doesn't exist"
         raise Untrusted(
-            f"{holds_location(place)} {is_now}, but mark {newest.mark_id} recorded version {newest.number} "
+            f"{holds_location(place)} {state_now}, but mark {newest.mark_id} recorded version {newest.number} "
             f"(holds: {', '.join(newest.ids) or 'none'}): it was deleted, or replaced by an older version. Until "
             "this is resolved, nothing is marked, approved or swept. Restore the newer file, or review the holds and "
             "sign them with lakegc holds REPO sign."
@@ -241,8 +241,8 @@ def _change(place: Place, file: _HoldFile, edit: Callable[[bytes | None], bytes]
     """Apply an edit to the file that was read, and write it."""
     if place.seal is None and file.signature is not None:
         raise Refused(
-            f"{holds_location(place)} is signed, but {VARIABLE} isn't set. Set it to your deployment's signing key, "
-            "and run the command again."
+            f"{holds_location(place)} is signed, but {KEY_VARIABLE} isn't set. Set it to your deployment's signing "
+            "key, and run the command again."
         )
     if place.seal is not None:
         refuse_older_holds(place, file.number)
@@ -251,7 +251,7 @@ def _change(place: Place, file: _HoldFile, edit: Callable[[bytes | None], bytes]
 
 def _write(place: Place, file: _HoldFile, content: bytes) -> None:
     """Replace the file that was read. Raises `Refused` if it was changed since then, so that no change is lost."""
-    store, new = place.store(), _signed(place, file, content)
+    store, new = place.store(), _with_signature(place, file, content)
     try:
         if file.content is None:
             store.write_if_absent(HOLDS_KEY, new)
@@ -268,25 +268,25 @@ def _write(place: Place, file: _HoldFile, content: bytes) -> None:
 
 
 def _record_in_marks(place: Place, holds: Holds) -> None:
-    """Record these holds in each mark that can be swept, so that its sweep detects a file that was removed later.
+    """Record these holds in each mark that can be swept, so that its sweep detects if the file was removed later.
 
-    A running sweep records them itself, and no other process writes its mark's record meanwhile. Raises `Refused` if
-    other writers keep changing a record.
+    A running sweep records the holds itself, and no other process writes the record of its mark meanwhile. Raises
+    `Refused` if other writers keep changing a record.
     """
     # not the retry policy: after a concurrent write, the record is read again without waiting
-    for last in (*[False] * (TRIES - 1), True):
+    for attempt in range(1, MAX_TRIES + 1):
         try:
             for mark in signed_marks(place):
                 if mark.record.state in SWEEPABLE_STATES:
                     mark.record_newer_holds(holds.number, holds.ids)
         except Refused:
-            if last:
+            if attempt == MAX_TRIES:
                 raise
         else:
             return
 
 
-def _signed(place: Place, file: _HoldFile, content: bytes) -> bytes:
+def _with_signature(place: Place, file: _HoldFile, content: bytes) -> bytes:
     if place.seal is None:
         return content
     content += b"" if content.endswith(b"\n") else b"\n"

@@ -36,12 +36,12 @@ class Holder(Record):
     """Who holds the lease, for which mark, and until when (by the store's clock). `token` is unique to one acquisition.
 
     `process` identifies the holder's process; None if its system doesn't support that. `tasks_stop_after_s` is how long
-    other processes may still rely on this lease, or on one that it took over, after another holder has taken this one
-    over; 0 if there are no such processes.
+    tasks of this holder, or of a dead one that it replaced, may still run after another holder has taken over the
+    lease; 0 if there are no such tasks.
     """
 
     __pydantic_config__: ClassVar = {**Record.__pydantic_config__, "extra": "ignore"}
-    may_be_missing = frozenset({"format", "process", "tasks_stop_after_s"})
+    optional_fields = frozenset({"format", "process", "tasks_stop_after_s"})
 
     format: Annotated[int, require_format(LEASE_FORMAT)] = field(default=LEASE_FORMAT, kw_only=True)
     who: str
@@ -55,7 +55,7 @@ class Holder(Record):
         return json.dumps(self, default=to_json_value).encode()
 
     @classmethod
-    def damaged(cls, where: str, why: str) -> Refused:
+    def damaged_error(cls, where: str, why: str) -> Refused:
         return Refused(
             f"the lease {where} can't be read ({why}). If no other lakegc is running on this repository, delete the "
             "lease.",
@@ -128,7 +128,7 @@ class Lease:
 
     @contextmanager
     def watched(self, request_time: timedelta, all_tasks_ended: Callable[[], bool]) -> Iterator[None]:
-        """Wraps work of other processes that watch this lease. Their requests take at most `request_time` each.
+        """A context for work in other processes that watch this lease. Their requests take at most `request_time` each.
 
         Afterwards `all_tasks_ended` returns whether all their tasks have stopped, including those whose work was
         reassigned. If it returns False, the lease remains taken even after a release, until each of these processes

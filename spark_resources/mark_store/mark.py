@@ -125,8 +125,8 @@ class Mark:
     def begin(cls, place: Place, record: MarkRecord, *, root: str = "") -> Mark:
         """Start a mark, or resume an unfinished one with the same id and options.
 
-        `root` is another folder for a record of the same kind, such as that of a re-verification, which is never
-        resumed: raises `AlreadyExists` if the folder has a record. Raises `Refused` for a finished mark, and
+        `root` is another folder for a record of the same kind, such as a re-verification's. Such a record is
+        never resumed: raises `AlreadyExists` if the folder already has one. Raises `Refused` for a finished mark, and
         `WrongUsage` if the options or the repository differ.
         """
         key = (root or mark_folder(record.mark_id)) + "mark.json"
@@ -212,7 +212,7 @@ class Mark:
             self.move_to(MarkState.FAILED, failure=why)
 
     def record_newer_holds(self, number: int, ids: Sequence[str]) -> None:
-        """Record a signed file of holds (its number, and the ids of its holds) if it is newer than those recorded."""
+        """Record a signed file of holds (its number, and the ids of its holds) if it is newer than the recorded one."""
         if number > newest_holds(self.record)[0]:
             seen = HoldsSeen(number=number, ids=list(ids))
             self._write(replace(self.record, holds={**self.record.holds, "seen": seen}))
@@ -270,7 +270,7 @@ def each_mark(place: Place) -> Iterator[tuple[str, MarkRecord | Untrusted | Unkn
             yield mark_id, record
 
 
-def own_marks(place: Place) -> frozenset[str]:
+def own_mark_ids(place: Place) -> frozenset[str]:
     """The ids of all marks that lakegc began or finished, with or without a record.
 
     A folder with only an approval or a sweep's files isn't included: lakegc creates such folders for foreign marks.
@@ -284,8 +284,8 @@ def own_marks(place: Place) -> frozenset[str]:
         return bool({f"{folder}mark.json", *(f"{folder}{asset}/" for asset in CHAIN)} & inside)
 
     folders = folders_in(store, MARKS_ROOT)
-    are_own = zip(folders, fetched_at_once(folders, is_own), strict=True)
-    return frozenset(folder.removeprefix(MARKS_ROOT).rstrip("/") for folder, own in are_own if own)
+    results = zip(folders, fetched_at_once(folders, is_own), strict=True)
+    return frozenset(folder.removeprefix(MARKS_ROOT).rstrip("/") for folder, own in results if own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,7 +303,7 @@ class EarlierMarks:
 def earlier_marks(place: Place) -> EarlierMarks:
     store, earlier = place.store(), EarlierMarks()
 
-    def opened(mark_id: str) -> Mark | None:
+    def open_if_finished(mark_id: str) -> Mark | None:
         try:
             mark = Mark.open(place, mark_id)
         except (NotFound, WrongUsage):  # a folder without a record, or with an invalid id
@@ -317,7 +317,7 @@ def earlier_marks(place: Place) -> EarlierMarks:
         return mark if mark.record.finished is not None else None
 
     mark_ids = sorted(folder.removeprefix(MARKS_ROOT).rstrip("/") for folder in folders_in(store, MARKS_ROOT))
-    earlier.finished.extend(filter(None, fetched_at_once(mark_ids, opened)))
+    earlier.finished.extend(filter(None, fetched_at_once(mark_ids, open_if_finished)))
     earlier.untrusted.sort()
     earlier.unreadable.sort()
     return earlier
@@ -405,8 +405,8 @@ def refuse_foreign_namespace(place: Place, repository: str, created: datetime) -
     if isinstance(owner, dict):
         check_format(owner.pop("format", OWNER_FORMAT), OWNER_FORMAT, f"{store.where}/{OWNER_KEY}")
     if owner != own_claim:
-        readable = isinstance(owner, dict) and owner.keys() == own_claim.keys()
-        identity = f"{owner['repository']}, created {owner['created']}" if readable else "unreadable"
+        is_readable = isinstance(owner, dict) and owner.keys() == own_claim.keys()
+        identity = f"{owner['repository']}, created {owner['created']}" if is_readable else "unreadable"
         raise Refused(
             f"the namespace {place.namespace.uri} is recorded as belonging to another repository ({identity}; this is "
             f"{repository}, created {own_claim['created']}). Two repositories that share a namespace would delete "

@@ -28,7 +28,7 @@ class QuarantineCounts(Record):
     format: Annotated[int, require_format(QUARANTINE_FORMAT)] = QUARANTINE_FORMAT
 
     @classmethod
-    def damaged(cls, where: str, why: str) -> DamagedData:
+    def damaged_error(cls, where: str, why: str) -> DamagedData:
         return DamagedData(
             f"{where} is not a valid record of a quarantine ({why}). Delete it: the next undo or purge "
             "writes it again.",
@@ -36,7 +36,7 @@ class QuarantineCounts(Record):
         )
 
 
-def refuse_unknown_quarantine(place: Place) -> None:
+def refuse_unknown_quarantine_format(place: Place) -> None:
     """Raise `UnknownFormat` if a newer version of lakegc wrote the `quarantine.json` of any mark in this namespace.
 
     Sends one request per mark. A file that isn't JSON is ignored here; lists of marks and reports mention it.

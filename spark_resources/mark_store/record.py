@@ -72,7 +72,7 @@ class PreviousMark(TypedDict, total=False):
 
 
 class DatasetSummary(TypedDict):
-    """A step's dataset: the hash of its list of files, and its numbers of rows and bytes."""
+    """A step's dataset: the hash of its list of files, and its row and byte counts."""
 
     sha256: str
     rows: NotRequired[int]
@@ -90,7 +90,7 @@ def _known_format(value: object, info: ValidationInfo) -> object:
 
 @dataclass(frozen=True, slots=True)
 class StepRecord(Record):
-    """The result of one asset. Times are by the store's clock; `datasets` are by part.
+    """The result of one asset. Times are by the store's clock; `datasets` are keyed by part.
 
     `number` counts the steps of this mark in the order in which they ended, independently of clocks; 0 until recorded.
     """
@@ -150,7 +150,7 @@ class MarkRecord(Record):
         return self.steps[name]
 
     @property
-    def incremental(self) -> bool:
+    def is_incremental(self) -> bool:
         """Whether this mark read only data that may have changed since an earlier mark."""
         return self.basis["optimized"] if self.format == EARLIER_FORMAT else self.basis["incremental"]
 
@@ -161,11 +161,11 @@ class MarkRecord(Record):
             raise ValueError("it doesn't say whether it is incremental")
 
     @classmethod
-    def damaged(cls, where: str, why: str) -> DamagedData:
+    def damaged_error(cls, where: str, why: str) -> DamagedData:
         return DamagedData(f"{where} is not a valid mark record ({why}). Make a new mark.")
 
 
-SWEEP_BEGUN = frozenset({MarkState.SWEEPING, MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES})
+SWEEP_STARTED = frozenset({MarkState.SWEEPING, MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES})
 
 
 def refuse_earlier_format(record: MarkRecord, what: str) -> None:
@@ -178,7 +178,7 @@ def refuse_earlier_format(record: MarkRecord, what: str) -> None:
         raise Refused(
             f"mark {record.mark_id} of {record.repository} was made by an earlier version of lakegc (format "
             f"{record.format}; this one writes {RECORD_FORMAT}), so it can't be {what}. Make a new mark: lakegc mark "
-            f"{record.repository}." + (undo_hint if record.state in SWEEP_BEGUN else ""),
+            f"{record.repository}." + (undo_hint if record.state in SWEEP_STARTED else ""),
             invariant=7,
         )
 
@@ -192,7 +192,7 @@ def newest_holds(record: MarkRecord) -> tuple[int, tuple[str, ...]]:
 def finished_at(record: MarkRecord) -> datetime:
     """When a mark finished (or started, if it is unfinished), by the store's clock.
 
-    Marks are ordered by this time, not by their start: that of a mark from an inventory is in the past.
+    Marks are ordered by this time, not by their start, because a mark from an inventory starts in the past.
     """
     return record.finished or record.start
 

@@ -30,7 +30,7 @@ class TableNotes(Record):
     format: Annotated[int, require_format(TABLE_NOTES_FORMAT)] = TABLE_NOTES_FORMAT
 
     @classmethod
-    def damaged(cls, where: str, why: str) -> DamagedData:
+    def damaged_error(cls, where: str, why: str) -> DamagedData:
         return DamagedData(f"{where} is not a valid record of notes on tables ({why}). It is not used.")
 
 
@@ -53,4 +53,6 @@ def read_table_notes(place: Place) -> list[Dataset]:
 
 def write_table_notes(place: Place, datasets: Sequence[Dataset]) -> None:
     """Replace the record. Callers must hold the namespace's lease."""
-    place.records().write(TABLE_NOTES_KEY, TableNotes(tuple(dataset.named() for dataset in datasets)).to_json())
+    place.records().write(
+        TABLE_NOTES_KEY, TableNotes(tuple(dataset.name_for_record() for dataset in datasets)).to_json()
+    )

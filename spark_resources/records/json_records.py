@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from spark_resources.errors import Refused, UnknownFormat, Untrusted
-from spark_resources.records.signing import VARIABLE, Seal, Signature
+from spark_resources.records.signing import KEY_VARIABLE, Seal, Signature
 
 if TYPE_CHECKING:
     from spark_resources.stores.base import Store
@@ -38,7 +38,8 @@ def record_bytes(record: object) -> bytes:
 def read_json(data: bytes | str) -> Any:
     """Parse the JSON of a record.
 
-    Also raises `ValueError` for NaN and infinite numbers, which Python accepts and checks against limits may miss.
+    Also raises `ValueError` for NaN and infinite numbers: Python's parser accepts them, and checks against limits may
+    miss them.
     """
     try:
         return json.loads(data, parse_constant=_finite, parse_float=_finite)
@@ -74,11 +75,12 @@ def check_format(number: object, supported: int, where: str) -> None:
     if type(number) is not int or number != supported:
         raise UnknownFormat(
             f"{where} is of format {number!r}, but this version of lakegc supports {supported}: a newer version "
-            "of lakegc probably wrote this file, so it is unknown what it protects. Nothing was done. Update lakegc."
+            "of lakegc probably wrote this file, so this one can't tell what the file protects. Nothing was done. "
+            "Update lakegc."
         )
 
 
-def time_of(text: str) -> datetime:
+def parse_time(text: str) -> datetime:
     """Parse a time of a record, in UTC. Raises `ValueError` if it isn't a time or has no zone."""
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
@@ -149,8 +151,8 @@ class Records:
     def refuse_to_drop_signature(self, key: str, version: Version) -> None:
         if version.signed and self.seal is None:
             raise Refused(
-                f"{self.store.where}/{key} is signed, but {VARIABLE} isn't set, so the file would lose its signature. "
-                "Set the variable to your deployment's signing key, and run the command again.",
+                f"{self.store.where}/{key} is signed, but {KEY_VARIABLE} isn't set, so the file would lose its "
+                "signature. Set the variable to your deployment's signing key, and run the command again.",
                 invariant=7,
             )
 

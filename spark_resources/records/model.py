@@ -7,7 +7,7 @@
         format: Annotated[int, require_format(1)] = 1
 
 Nothing is coerced: neither "1" nor true is read as 1. A record with an undeclared or a missing field is damaged, even
-if the field has a default: defaults are only for code. A class lists exceptions in `may_be_missing`.
+if the field has a default: defaults are only for code. A class lists exceptions in `optional_fields`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pydantic import (
 
 from spark_resources.errors import DamagedData, LakegcError, UnknownFormat, WrongUsage
 from spark_resources.identifiers import check_mark_id
-from spark_resources.records.json_records import check_format, read_json, record_bytes, time_of
+from spark_resources.records.json_records import check_format, parse_time, read_json, record_bytes
 
 T = TypeVar("T")
 MAX_PROBLEMS = 3  # maximum number of problems of a record in a message
@@ -42,7 +42,7 @@ class Record:
 
     __slots__ = ()
     __pydantic_config__: ClassVar = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
-    may_be_missing: ClassVar[frozenset[str]] = frozenset()
+    optional_fields: ClassVar[frozenset[str]] = frozenset()
     """Fields with a default that earlier versions didn't write."""
 
     def to_json(self) -> bytes:
@@ -52,7 +52,7 @@ class Record:
     def from_json(cls, data: bytes, where: str) -> Self:
         """Parse a record.
 
-        Raises `UnknownFormat` if a newer version of lakegc wrote it, and the error from `damaged` if it isn't as
+        Raises `UnknownFormat` if a newer version of lakegc wrote it, and the error from `damaged_error` if it isn't as
         declared.
         """
         try:
@@ -63,7 +63,7 @@ class Record:
         except UnknownFormat:
             raise
         except (ValueError, KeyError, TypeError, DamagedData) as error:
-            raise cls.damaged(where, _reason(error)) from error
+            raise cls.damaged_error(where, _reason(error)) from error
         return record
 
     @classmethod
@@ -72,10 +72,10 @@ class Record:
         return plain
 
     def verify(self, data: bytes) -> None:
-        """Raise `ValueError` if the fields contradict each other or these bytes, from which they were read."""
+        """Raise `ValueError` if the fields contradict each other, or the bytes that they were read from."""
 
     @classmethod
-    def damaged(cls, where: str, why: str) -> LakegcError:
+    def damaged_error(cls, where: str, why: str) -> LakegcError:
         """The error for a record that can't be read, with what to do next."""
         raise NotImplementedError
 
@@ -84,7 +84,7 @@ class Record:
         schema: Any = handler.resolve_ref_schema(handler(source))
         schema["strict"] = False  # accepts a JSON object; its fields stay strict
         for field in schema["schema"]["fields"]:
-            if field["schema"]["type"] == "default" and field["name"] not in cls.may_be_missing:
+            if field["schema"]["type"] == "default" and field["name"] not in cls.optional_fields:
                 field["schema"] = field["schema"]["schema"]
         return schema
 
@@ -126,7 +126,7 @@ class _AsInJson:
 
 
 AsInJson = Annotated[T, _AsInJson()]
-"""A tuple, a set, an enum, or a dataclass that isn't a record, read from a JSON array, text or object."""
+"""A tuple, a set, an enum, or a dataclass that isn't a record, read from a JSON array, string or object."""
 
 
 def require_format(supported: int) -> BeforeValidator:
@@ -151,7 +151,7 @@ def _parse_with(parse: Callable[[Any], object]) -> PlainValidator:
 
 def _checked_time(text: str) -> str:
     try:
-        time_of(text)
+        parse_time(text)
     except OverflowError as error:  # pydantic would raise it without the field's name
         raise ValueError(str(error)) from error
     return text
@@ -163,7 +163,7 @@ def _seconds(value: Any) -> timedelta:
     return timedelta(seconds=value)
 
 
-UtcTime = Annotated[datetime, _parse_with(time_of)]
+UtcTime = Annotated[datetime, _parse_with(parse_time)]
 TimeText = Annotated[str, AfterValidator(_checked_time)]
 Seconds = Annotated[timedelta, _parse_with(_seconds)]
 MarkId = Annotated[str, _parse_with(check_mark_id)]

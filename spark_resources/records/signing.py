@@ -21,7 +21,7 @@ from spark_resources.errors import Untrusted
 FORMAT = 1
 MIN_BYTES = 32
 KEY_FORMAT = f"{2 * MIN_BYTES} or more hexadecimal digits, as 'openssl rand -hex {MIN_BYTES}' prints"
-VARIABLE, RETIRED_VARIABLE = "LAKEGC_SIGNING_KEY", "LAKEGC_RETIRED_SIGNING_KEYS"
+KEY_VARIABLE, RETIRED_KEYS_VARIABLE = "LAKEGC_SIGNING_KEY", "LAKEGC_RETIRED_SIGNING_KEYS"
 _HMAC = re.compile("[0-9a-f]{64}")
 _HEX = re.compile(r"([0-9a-fA-F]{2})+")
 
@@ -94,7 +94,7 @@ class Signature:
                 )
             written = datetime.fromisoformat(plain["written"])
             if written.tzinfo is None or plain.keys() != {"format", "key", "written", "number", "hmac"}:
-                raise ValueError("unexpected fields")
+                raise ValueError("unexpected fields, or a time without a zone")
             if not _HMAC.fullmatch(plain["hmac"]):
                 raise ValueError("not a hash")
             return cls(str(plain["key"]), written.astimezone(UTC), plain["hmac"], int(plain["number"]))
@@ -120,28 +120,28 @@ class Seal:
 
     def for_repository(self, repository: str, *, created: datetime, namespace: str) -> Seal:
         """The seal of another repository's namespace, with the same keys."""
-        return Seal.of(self._own_keys(), repository=repository, created=created, namespace=namespace)
+        return Seal.of(self._require_keys(), repository=repository, created=created, namespace=namespace)
 
     def sign(self, name: str, content: bytes, *, written: datetime, number: int = 0) -> Signature:
         """The signature of a record. `name` is the record's key in the store."""
-        key = self._own_keys().current
+        key = self._require_keys().current
         unsigned = Signature(key.id, written, "", number)
         return Signature(key.id, written, key.hmac(self._message(name, content, unsigned)), number)
 
     def check(self, name: str, content: bytes, signature: Signature | None, where: str) -> None:
         """Raise `Untrusted` unless the record was signed with a known key, for this name and content."""
-        keys = self._own_keys()
+        keys = self._require_keys()
         if signature is None:
             raise Untrusted(
-                f"{where} isn't signed, but {VARIABLE} is set: it was written without the key, or by someone else, so "
-                "it is not used."
+                f"{where} isn't signed, but {KEY_VARIABLE} is set: it was written without the key, or by someone else, "
+                "so it is not used."
             )
         key = keys.by_id(signature.key)
         if key is None:
             known = ", ".join(key.id for key in (keys.current, *keys.retired))
             raise Untrusted(
                 f"{where} is signed with key {signature.key}, which is not among the known keys ({known}). If it is an "
-                f"older key of yours, add it to {RETIRED_VARIABLE}."
+                f"older key of yours, add it to {RETIRED_KEYS_VARIABLE}."
             )
         if not hmac.compare_digest(key.hmac(self._message(name, content, signature)), signature.hmac):
             raise Untrusted(
@@ -149,7 +149,7 @@ class Seal:
                 "repository. It is not used. Find out who wrote it."
             )
 
-    def _own_keys(self) -> SigningKeys:
+    def _require_keys(self) -> SigningKeys:
         if self._keys is None:
             raise Untrusted("a task has no signing key: only the driver signs and verifies records")
         return self._keys
@@ -167,17 +167,17 @@ class Seal:
 
 def parse_keys(current: str | None, retired: Iterable[str]) -> SigningKeys | None:
     """Parse keys; None if none is given. Raises `ValueError` for an invalid one, without showing it."""
-    others = tuple(_parse_key(key, RETIRED_VARIABLE) for key in retired)
+    others = tuple(_parse_key(key, RETIRED_KEYS_VARIABLE) for key in retired)
     if current is None:
         if others:
-            raise ValueError(f"{RETIRED_VARIABLE} is only used for verification: also set {VARIABLE}")
+            raise ValueError(f"{RETIRED_KEYS_VARIABLE} is only used for verification: also set {KEY_VARIABLE}")
         return None
-    return SigningKeys(_parse_key(current, VARIABLE), others)
+    return SigningKeys(_parse_key(current, KEY_VARIABLE), others)
 
 
 def without_signing_keys(environ: Mapping[str, str]) -> dict[str, str]:
     """A copy of the environment for another process, without lakegc's signing keys."""
-    return {name: value for name, value in environ.items() if name not in (VARIABLE, RETIRED_VARIABLE)}
+    return {name: value for name, value in environ.items() if name not in (KEY_VARIABLE, RETIRED_KEYS_VARIABLE)}
 
 
 def _parse_key(text: str, variable: str) -> SigningKey:

@@ -76,7 +76,7 @@ class Input:
     """One input of a shuffle: rows of `schema`, which has an `address`, from `files` or from `rows`.
 
     `count` is the number of rows before any selection, `max_rows` the maximum number of grouped rows, if known to be
-    less. `reduced` drops rows that another row of the same address makes redundant: it bounds a bucket's memory.
+    less. `reduce` drops rows that another row of the same address makes redundant: it bounds a bucket's memory.
     """
 
     name: str
@@ -85,15 +85,15 @@ class Input:
     files: tuple[InputFile, ...] = ()
     rows: Rows | None = None
     max_rows: int | None = None
-    reduced: Callable[[pa.Table], pa.Table] | None = None
+    reduce: Callable[[pa.Table], pa.Table] | None = None
 
     @classmethod
     def of_files(
         cls, name: str, files: Iterable[InputFile], schema: pa.Schema, *, max_rows: int | None = None,
-        reduced: Callable[[pa.Table], pa.Table] | None = None,
+        reduce: Callable[[pa.Table], pa.Table] | None = None,
     ) -> Input:  # fmt: skip
         all_files = tuple(files)
-        return cls(name, schema, sum(file.rows for file in all_files), all_files, max_rows=max_rows, reduced=reduced)
+        return cls(name, schema, sum(file.rows for file in all_files), all_files, max_rows=max_rows, reduce=reduce)
 
     @classmethod
     def selected(
@@ -111,16 +111,16 @@ class Input:
     @classmethod
     def of_addresses(cls, name: str, place: Place, datasets: Iterable[Dataset], schema: pa.Schema) -> Input:
         """Only the addresses in datasets, each once per file."""
-        files = dataset_files(place, datasets, schema, addresses_once)
-        return cls.of_files(name, files, ADDRESSES, reduced=addresses_once)
+        files = dataset_files(place, datasets, schema, distinct_addresses)
+        return cls.of_files(name, files, ADDRESSES, reduce=distinct_addresses)
 
     @classmethod
     def of_rows(
         cls, name: str, rows: Rows, schema: pa.Schema, count: int, *,
-        reduced: Callable[[pa.Table], pa.Table] | None = None,
+        reduce: Callable[[pa.Table], pa.Table] | None = None,
     ) -> Input:  # fmt: skip
         """An input of `count` rows."""
-        return cls(name, schema, count, rows=rows, reduced=reduced)
+        return cls(name, schema, count, rows=rows, reduce=reduce)
 
     @property
     def max_grouped_rows(self) -> int:
@@ -141,7 +141,7 @@ def dataset_files(
     ]
 
 
-def addresses_once(table: pa.Table) -> pa.Table:
+def distinct_addresses(table: pa.Table) -> pa.Table:
     """The distinct addresses of a table (ADDRESSES)."""
     return pa.table([pc.unique(table["address"])], schema=ADDRESSES)
 
@@ -190,18 +190,18 @@ class Shuffled:
             table = pa.concat_tables([schema.empty_table(), *tables]).combine_chunks()
             self._check(report)
             return Grouped(Tasks.of(self.packed.spark, table), len(table), report)
-        nothing, produce = {field.name: pa.nulls(1, field.type) for field in schema}, self._producer(combine)
-        reported = pa.schema([*(field.with_nullable(True) for field in schema), pa.field(_REPORT, pa.string())])
+        null_row, produce = {field.name: pa.nulls(1, field.type) for field in schema}, self._producer(combine)
+        with_report = pa.schema([*(field.with_nullable(True) for field in schema), pa.field(_REPORT, pa.string())])
 
-        def combined(batches: Batches) -> Batches:
+        def combine_batches(batches: Batches) -> Batches:
             report = TaskReport()
             for batch in produce(batches, report):
                 report.count_for(_REPORT, found=batch.num_rows)
                 rows = pa.Table.from_batches([batch])
-                yield from rows.append_column(_REPORT, pa.nulls(len(rows), pa.string())).cast(reported).to_batches()
-            yield from pa.table({**nothing, _REPORT: [report.to_json()]}, schema=reported).to_batches()
+                yield from rows.append_column(_REPORT, pa.nulls(len(rows), pa.string())).cast(with_report).to_batches()
+            yield from pa.table({**null_row, _REPORT: [report.to_json()]}, schema=with_report).to_batches()
 
-        frame = persist(as_frame(mapped(self.packed, combined, reported)))
+        frame = persist(as_frame(mapped(self.packed, combine_batches, with_report)))
         with errors_from_executors():
             reports = [row[_REPORT] for row in frame.where(f"{_REPORT} IS NOT NULL").select(_REPORT).collect()]
         total = TaskReport.summed(reports)
@@ -216,7 +216,7 @@ class Shuffled:
         return datasets, report
 
     def _producer(self, combine: Combine) -> Producer:
-        inputs = [(source.name, source.schema, source.reduced) for source in self.inputs]  # without files and rows
+        inputs = [(source.name, source.schema, source.reduce) for source in self.inputs]  # without files and rows
 
         def produce(batches: Batches, report: TaskReport) -> Batches:
             table = combine(rows_by_input(batches, inputs, report), report)
@@ -239,8 +239,8 @@ def co_group(
 def shuffle(
     spark: Callable[[], SparkSession], inputs: Sequence[Input], *, boundaries: pa.Array | None = None
 ) -> Shuffled:
-    """Divide the rows of the inputs among buckets: by the hash of the address, or, given `boundaries`, by ranges of
-    addresses: each of these sorted addresses begins a new range.
+    """Divide the rows of the inputs among buckets by the hash of the address or, given `boundaries`, by address range.
+    Each of the boundaries (sorted addresses) begins a new range.
 
     If there are few rows, and the executors have none of them, there is only one bucket.
     """
@@ -310,8 +310,8 @@ def bucket_batches(
     """
     rows_at_once = max(1, min(ROWS_AT_ONCE, len(table) * BYTES_AT_ONCE // max(table.nbytes, 1)))
     read_and_sent = (read, len(table))
-    for at in range(0, max(len(table), 1), rows_at_once):
-        rows_of_batch = table.slice(at, rows_at_once).combine_chunks()
+    for offset in range(0, max(len(table), 1), rows_at_once):
+        rows_of_batch = table.slice(offset, rows_at_once).combine_chunks()
         addresses = rows_of_batch["address"]
         bucket_of_row = (
             bucket_of(addresses, buckets) if boundaries is None or buckets == 1 else range_of(addresses, boundaries)
@@ -343,19 +343,19 @@ def rows_by_input(
     """The rows of a task's batches, by the name of their input. Reports how many of each were `read`, `sent` and
     `received`. `inputs` has each input's name, its schema, and the function that reduces its rows, if there is one."""
     pieces = {name: [schema.empty_table()] for name, schema, _ in inputs}
-    new = dict.fromkeys(pieces, 0)
+    unreduced_rows = dict.fromkeys(pieces, 0)
     for batch in batches:
         columns = dict(zip(_BATCHES.names, batch.columns, strict=True))
         check_same_hash(columns["hash_fingerprint"])
         counted = (columns[name].to_pylist() for name in ("input", "read", "sent"))
         for number, read, sent, packed in zip(*counted, columns["rows"], strict=True):
-            name, _, reduced = inputs[number]
+            name, _, reduce = inputs[number]
             table = pa.ipc.open_stream(packed.as_buffer()).read_all()
             pieces[name].append(table)
             report.count_for(name, read=read, sent=sent, received=len(table))
-            new[name] += len(table)
-            if reduced is not None and new[name] >= ROWS_TO_REDUCE:
-                pieces[name], new[name] = [reduced(pa.concat_tables(pieces[name]))], 0
+            unreduced_rows[name] += len(table)
+            if reduce is not None and unreduced_rows[name] >= ROWS_TO_REDUCE:
+                pieces[name], unreduced_rows[name] = [reduce(pa.concat_tables(pieces[name]))], 0
     return {name: pa.concat_tables(tables) for name, tables in pieces.items()}
 
 
@@ -363,11 +363,11 @@ def bucket_of(addresses: pa.ChunkedArray, buckets: int) -> npt.NDArray[np.unsign
     """The bucket of each address, the same in every process."""
     import pandas as pd
 
-    kind = np.uint16 if buckets < 1 << 16 else np.uint32  # numpy radix-sorts 16-bit integers
+    dtype = np.uint16 if buckets < 1 << 16 else np.uint32  # numpy radix-sorts 16-bit integers
     if buckets == 1:
-        return np.zeros(len(addresses), kind)
+        return np.zeros(len(addresses), dtype)
     hashes: npt.NDArray[np.uint64] = pd.util.hash_array(addresses.to_numpy(), categorize=False)
-    return (hashes % np.uint64(buckets)).astype(kind)
+    return (hashes % np.uint64(buckets)).astype(dtype)
 
 
 def range_of(addresses: pa.ChunkedArray, boundaries: pa.Array) -> npt.NDArray[np.unsignedinteger[Any]]:
@@ -379,10 +379,10 @@ def range_of(addresses: pa.ChunkedArray, boundaries: pa.Array) -> npt.NDArray[np
 
 
 def even_boundaries(addresses: pa.Array, tasks: int) -> pa.Array:
-    """The sorted addresses that divide these evenly among at most `tasks` tasks."""
+    """Sorted boundaries, each one of these addresses, that divide them evenly among at most `tasks` tasks."""
     ordered = addresses.sort()
-    places = [len(ordered) * task // tasks for task in range(1, tasks)] if len(ordered) else []
-    return pc.unique(ordered.take(pa.array(places, pa.int64())))
+    positions = [len(ordered) * task // tasks for task in range(1, tasks)] if len(ordered) else []
+    return pc.unique(ordered.take(pa.array(positions, pa.int64())))
 
 
 def sampled_boundaries(rows: DataFrame, count: int, tasks: int) -> pa.Array:

@@ -1,9 +1,9 @@
 """An archive of the classes that Spark's JVM loads, so that the next JVM maps them (Java's class data sharing).
 
 It halves Spark's start-up time. A JVM that finds no archive writes one when it exits, after lakegc itself has ended.
-That takes about 15 seconds of CPU time and 150 MB in the user's cache, once for each pair of Java and Spark. A JVM
-refuses an archive that is damaged or was made by another Java or from other jars; lakegc also refuses one that another
-user could have written.
+That takes about 15 seconds of CPU time and 150 MB in the user's cache, once for each combination of Java and Spark. A
+JVM refuses an archive that is damaged or was made by another Java or from other jars; lakegc also refuses one that
+another user could have written.
 """
 
 from __future__ import annotations

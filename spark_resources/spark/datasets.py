@@ -42,7 +42,7 @@ LIST_NAME = "_files.json"
 
 
 class DatasetName(TypedDict):
-    """A dataset as a record names it: its folder, the hash of its list of files, and its numbers of rows and bytes."""
+    """A dataset as a record names it: its folder, the hash of its list of files, and its row and byte counts."""
 
     folder: str
     sha256: str
@@ -75,15 +75,15 @@ class Dataset:
     def size(self) -> int:
         return sum(file.size for file in self.files)
 
-    def listing(self) -> bytes:
+    def files_json(self) -> bytes:
         """The bytes of `_files.json`: canonical, so that their hash identifies the dataset's exact content."""
         return json.dumps({"files": [asdict(file) for file in self.files]}, sort_keys=True, indent=1).encode()
 
     @property
     def sha256(self) -> str:
-        return hashlib.sha256(self.listing()).hexdigest()
+        return hashlib.sha256(self.files_json()).hexdigest()
 
-    def named(self) -> DatasetName:
+    def name_for_record(self) -> DatasetName:
         return DatasetName(folder=self.folder, sha256=self.sha256, rows=self.rows, bytes=self.size)
 
 
@@ -101,7 +101,7 @@ class Output:
     encode: Callable[[pa.Table], tuple[bytes, int]]
 
 
-def parquet(folder: str, schema: pa.Schema) -> Output:
+def parquet_output(folder: str, schema: pa.Schema) -> Output:
     """An output of Parquet files with only the columns of `schema`."""
 
     def encode(table: pa.Table) -> tuple[bytes, int]:
@@ -114,10 +114,10 @@ def where_not_null(column: str, output: Output) -> Output:
     """This output, limited to rows whose `column` is not null."""
 
     def encode(table: pa.Table) -> tuple[bytes, int]:
-        rows = pa.Table.from_batches(filter(len, map(valid, table.to_batches())), table.schema)
+        rows = pa.Table.from_batches(filter(len, map(drop_nulls, table.to_batches())), table.schema)
         return output.encode(rows) if len(rows) else (b"", 0)
 
-    def valid(batch: pa.RecordBatch) -> pa.RecordBatch:
+    def drop_nulls(batch: pa.RecordBatch) -> pa.RecordBatch:
         values = batch.column(column)
         if values.null_count in (0, len(values)):  # without a copy
             return batch.slice(0, len(values) - values.null_count)
@@ -149,7 +149,7 @@ def write_dataset(df: DataFrame, place: Place, folder: str, schema: pa.Schema) -
 
     Only the columns of `schema` are written. Only the list of files is collected on the driver.
     """
-    return write_outputs(df.select(*schema.names), _unchanged, place, [parquet(folder, schema)])[0][0]
+    return write_outputs(df.select(*schema.names), _unchanged, place, [parquet_output(folder, schema)])[0][0]
 
 
 def write_produced(
@@ -159,7 +159,7 @@ def write_produced(
 
     Returns the dataset, and the sum of the reports.
     """
-    datasets, report = write_outputs(tasks, produce, place, [parquet(folder, schema)])
+    datasets, report = write_outputs(tasks, produce, place, [parquet_output(folder, schema)])
     return datasets[0], report
 
 
@@ -181,18 +181,18 @@ def write_outputs(
     rows = collected(tasks, run, _FILE_SCHEMA).to_pylist()
     total = TaskReport.summed(row["report"] for row in rows if row["output"] < 0)
 
-    def finished(numbered: tuple[int, Output]) -> Dataset:
-        number, output = numbered
+    def finish(numbered_output: tuple[int, Output]) -> Dataset:
+        number, output = numbered_output
         files = [File(row["name"], row["rows"], row["size"], row["sha256"]) for row in rows if row["output"] == number]
         return finish_dataset(place, output.folder, files)
 
-    return list(fetched_at_once(enumerate(outputs), finished)), total
+    return list(fetched_at_once(enumerate(outputs), finish)), total
 
 
 def finish_dataset(place: Place, folder: str, files: Sequence[File]) -> Dataset:
     """Write the list of files, and return the dataset, which exists from then on."""
     dataset = Dataset(folder, tuple(sorted(files, key=lambda file: file.name)))
-    place.store().write(folder + LIST_NAME, dataset.listing())
+    place.store().write(folder + LIST_NAME, dataset.files_json())
     return dataset
 
 
@@ -226,13 +226,13 @@ def _write_files(batches: Batches, place: Place, outputs: Sequence[Output]) -> B
         table = pa.Table.from_batches(pending)
         with ThreadPoolExecutor(len(outputs)) as pool:  # a file is written while the next one is encoded
             writes = []
-            for place_in_list, output in enumerate(outputs):
+            for output_index, output in enumerate(outputs):
                 data, rows = output.encode(table)
                 if rows:
                     name = f"{stem}-{number:03d}{output.suffix}"
-                    writes.append((place_in_list, pool.submit(write_file, place, output.folder, name, data, rows)))
-        for place_in_list, write in writes:
-            yield _row(place_in_list, write.result(), "")
+                    writes.append((output_index, pool.submit(write_file, place, output.folder, name, data, rows)))
+        for output_index, write in writes:
+            yield _row(output_index, write.result(), "")
 
     for batch in batches:
         if batch.num_rows:
@@ -326,9 +326,9 @@ def read_rows(
     datasets: Sequence[Dataset],
     schema: pa.Schema,
     change: Callable[[pa.Table], pa.Table],
-    changed: pa.Schema,
+    changed_schema: pa.Schema,
 ) -> Rows:
-    """The rows of all files, verified and passed through `change`, which turns the schema `schema` into `changed`."""
+    """The rows of all files, verified and passed through `change`, which turns `schema` into `changed_schema`."""
     files = [(dataset.folder, file) for dataset in datasets for file in dataset.files]
 
     def read(batches: Batches) -> Batches:
@@ -336,7 +336,7 @@ def read_rows(
             folder, file = files[number]
             yield from change(read_file(place, folder, file, schema)).to_batches(max_chunksize=100_000)
 
-    return mapped(_file_tasks(spark, [file for _, file in files]), read, changed)
+    return mapped(_file_tasks(spark, [file for _, file in files]), read, changed_schema)
 
 
 def _file_tasks(spark: Callable[[], SparkSession], files: Sequence[File]) -> Tasks:
@@ -397,7 +397,7 @@ def file_batches(
 ) -> Iterator[pa.Table]:
     """One verified Parquet file in batches of `rows` rows, for callers that don't keep them.
 
-    All columns if none are named. Raises as `read_file` does.
+    Yields all columns if `columns` is empty. Raises as `read_file` does.
     """
     yield from _batches_in(verified_bytes(place, folder, file), place, folder, file, schema, rows, columns)
 
@@ -419,7 +419,7 @@ def _batches_in(
 
 
 def verified_bytes(place: Place, folder: str, file: File) -> bytes:
-    """The bytes of a dataset's file. Raises `DamagedData` if it is missing, or they aren't those that were written."""
+    """The bytes of a dataset's file. Raises `DamagedData` if it is missing, or isn't the file that was written."""
     store = place.store()
     try:
         data = read_to_verify(store, folder + file.name)

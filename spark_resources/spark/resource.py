@@ -27,7 +27,7 @@ class SparkResource(LazyPySparkResource):
     def _init_session(self) -> None:
         if self._spark_session is None:
             settings = Settings.load(os.environ, home_folder())
-            configured = {**settings.spark(), **self.spark_config}
+            configured = {**settings.spark_settings(), **self.spark_config}
             self._spark_session = start_session({str(key): str(value) for key, value in configured.items()})
 
     def teardown_after_execution(self, context: InitResourceContext) -> None:

@@ -146,30 +146,30 @@ QUICK_START = {
 
 
 _starting = threading.Lock()
-_stays = threading.Event()
+_keep_running = threading.Event()
 
 
-def start_ahead(overrides: Mapping[str, str], *, stays: bool) -> None:
+def start_ahead(overrides: Mapping[str, str], *, keep_running: bool) -> None:
     """Start the session for these overrides, and its Python workers, in a background thread before `start_session`.
 
-    Only for a process that needs exactly this session, because the process can't end before Spark has started. If the
-    session `stays`, it is never stopped: it ends with the process, its last tasks a moment later, so they must not
-    delete anything. Any failure recurs in `start_session`, which raises it. On a cluster, nothing is started ahead of
-    time: a command that is refused immediately would take cores from others.
+    Only for a process that needs exactly this session, because the process can't end before Spark has started. With
+    `keep_running`, the session is never stopped: it ends with the process, its last tasks a moment later, so they must
+    not delete anything. Any failure recurs in `start_session`, which raises it. On a cluster, nothing is started ahead
+    of time: a command that is refused immediately would take cores from others.
     """
     if not is_local(overrides.get("spark.master", "local")):
         return
     import pyspark.sql.classic.dataframe
     import pyspark.sql.pandas.map_ops  # noqa: F401  # here, so that no other thread imports them at the same time
 
-    if stays:
-        _stays.set()
+    if keep_running:
+        _keep_running.set()
     threading.Thread(target=_start_with_workers, args=(overrides,), name="spark").start()
 
 
 def ends_with_the_process() -> bool:
     """Whether Spark is left running until the process ends, because stopping it can take a second."""
-    return _stays.is_set()
+    return _keep_running.is_set()
 
 
 def _start_with_workers(overrides: Mapping[str, str]) -> None:

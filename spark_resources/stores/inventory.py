@@ -85,7 +85,7 @@ class Inventory:
     columns: tuple[str, ...] = ()
     encoded: bool = False
 
-    def recorded(self) -> dict[str, Any]:
+    def record_fields(self) -> dict[str, Any]:
         """The fields that a mark records."""
         return {"where": self.where, "taken": self.taken.isoformat(), "files": len(self.files), "sha256": self.sha256}
 

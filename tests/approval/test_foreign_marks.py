@@ -15,7 +15,7 @@ from lakegc_assets.approval.proposals import propose, status_of_foreign_approval
 from spark_resources.errors import DamagedData, LakegcError, Refused, WrongUsage
 from spark_resources.mark_store.approval import ApprovalStatus, approval_key
 from spark_resources.mark_store.foreign_layouts import ReferenceMark
-from spark_resources.mark_store.mark import GC_ROOT, MARKS_ROOT, own_marks
+from spark_resources.mark_store.mark import GC_ROOT, MARKS_ROOT, own_mark_ids
 from spark_resources.model import ADDRESSES
 from spark_resources.spark.datasets import parquet_bytes
 from tests.approval.conftest import Lake, alter_file, with_one_bit_flipped
@@ -83,7 +83,7 @@ def test_a_foreign_mark_of_each_layout_can_be_approved_verified_shown_and_revoke
     verify(lake)
     assert [row["state"].endswith(", approved") for row in listed] == [True]
     assert (reviewed.code, layout in reviewed.out) == (0, True), reviewed.err
-    assert own_marks(lake.place) == frozenset()
+    assert own_mark_ids(lake.place) == frozenset()
     assert status_of_foreign_approval(lake.place, foreign_mark(lake), now=lake.now) is ApprovalStatus.APPROVED
     assert status_of_foreign_approval(lake.place, foreign_mark(lake), now=approval.until) is ApprovalStatus.EXPIRED
     with pytest.raises(Refused, match="was approved until"):

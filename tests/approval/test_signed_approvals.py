@@ -129,7 +129,7 @@ def test_a_revoked_approval_of_a_foreign_mark_that_was_restored_does_not_count(s
 def test_approvals_are_refused_if_the_holds_file_was_removed(signed: Lake) -> None:
     """Neither the mark that used the holds nor a mark made after their removal is approved."""
     add_hold(signed.place, parse_hold(HOLD))
-    signed.add_mark(holds=read_holds(signed.place).recorded())
+    signed.add_mark(holds=read_holds(signed.place).record_fields())
     signed.place.store().delete_many([HOLDS_KEY])
 
     with pytest.raises(Untrusted, match=r"holds\.yaml doesn't exist, but mark m1 recorded version 1"):

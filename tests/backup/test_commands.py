@@ -205,7 +205,7 @@ def add_to_backup(lake: ApprovalLake, to: str, *addresses: str) -> None:
     rows += [{**rows[0], "address": address} for address in addresses]
     dataset = write_rows(place, backup.dataset["folder"], rows, SCHEMA)
     added = {"copied": backup.objects["copied"] + len(addresses)}
-    altered = replace(backup, marked=len(rows), objects=added, dataset=dataset.named())
+    altered = replace(backup, marked=len(rows), objects=added, dataset=dataset.name_for_record())
     place.store().write(f"{folder}backup.json", altered.to_json())
 
 

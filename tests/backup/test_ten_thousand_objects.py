@@ -151,7 +151,7 @@ def lake(moto_server: MotoServer, lakegc: Lakegc, tmp_path: Path) -> Iterator[La
 def test_ten_thousand_hostile_names_survive_backup_sweep_and_restore(lake: Lake, tmp_path: Path) -> None:
     """Afterwards every byte and all metadata are the same, and lakeFS reads the expired commit again."""
     served, to, folder = lake.served(), str(tmp_path / "backups"), mark_folder("m1")
-    backups = parse_place(to, Settings().store()).store()
+    backups = parse_place(to, Settings().store_settings()).store()
 
     lake.run_and_kill(("backup", "many", "m1", to), backups, "many/m1/log/")
     half_copied = len(set(keys_below(backups, "many/m1/objects/")))

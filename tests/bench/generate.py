@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 
 from spark_resources.lakefs_sandbox import Sandbox
 from spark_resources.lakefs_sandbox.gc_api import set_rules
-from spark_resources.lakefs_sandbox.state import BranchRecord, Staged
+from spark_resources.lakefs_sandbox.state import BranchRecord, StagedEntry
 from spark_resources.model import Commit
 from spark_resources.sstable import RangeRef, commit_id, write_metarange
 from spark_resources.stores.arrow_pages import arrow_pages
@@ -193,7 +193,7 @@ def write_state(sandbox: Sandbox, history: History, sink: Sink, ranges: dict[int
     commits = Commits(history, sink, root)
     for trunk in range(history.size.trunks):
         commits.trunk(trunk, ranges[trunk])
-    with state.writing():
+    with state.write_transaction():
         for commit in commits.commits:
             state.put_commit(REPOSITORY, commit)
         for branch, head in commits.heads.items():
@@ -202,8 +202,8 @@ def write_state(sandbox: Sandbox, history: History, sink: Sink, ranges: dict[int
     staged = np.arange(history.firsts["staged"], history.firsts["garbage"], dtype=np.int64)
     for branch, objects in zip(branches, np.array_split(staged, len(branches)), strict=True):
         paths = [b"~staged/%08d" % number for number in objects.tolist()]
-        with state.writing():
-            state.stage(REPOSITORY, branch, map(Staged, paths, values(history, objects)))
+        with state.write_transaction():
+            state.stage(REPOSITORY, branch, map(StagedEntry, paths, values(history, objects)))
     set_rules(repository, history.rules)
 
 

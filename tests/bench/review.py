@@ -110,7 +110,7 @@ def main() -> None:
         lakefs = LakeFS(LakeFSSettings.of(settings))
         repository = lakefs.repository("large")
         begun = time.monotonic()
-        build(place_of(repository, "local", settings.store()), objects=chosen.objects, count=chosen.files)
+        build(place_of(repository, "local", settings.store_settings()), objects=chosen.objects, count=chosen.files)
         print(f"{time.monotonic() - begun:7.1f} s  writing two marks of {chosen.objects:,} objects")
         for command in (
             ("review", "large", "m1"),

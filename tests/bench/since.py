@@ -95,7 +95,7 @@ def change(served: Serving, before: Made, grown: Grown, commits: int) -> None:
         refs = [*refs[:place], ref, *refs[place + 1 :]]
         made_at = datetime.fromtimestamp(grown.at + number, UTC)
         parent = committed(served.tables, refs, parent.id, made_at, parent.generation + 1, f"change {number}")
-        with state.writing():
+        with state.write_transaction():
             state.put_commit(REPOSITORY, parent)
             state.put_branch(REPOSITORY, BranchRecord("main", parent.id))
 
@@ -141,7 +141,7 @@ def main() -> None:
         change(served, before, grown, chosen.commits)
         optimized, mark = marked(served, folder, options, f"{size.name}, {grown.more:,} objects changed")
         clean, wanted = marked(served, folder, [*options, "--full"], f"{size.name}, everything looked at")
-        if not mark.mark.record.incremental or expired_in(mark) != expired_in(wanted):
+        if not mark.mark.record.is_incremental or expired_in(mark) != expired_in(wanted):
             raise SystemExit("the optimized mark isn't one, or found another set than the clean one")
         for kind, name in (("listing", "lists"), ("ranges", "requests"), ("ranges", "bytes")):
             incremental, all_of_it = used(optimized, kind, name), used(clean, kind, name)

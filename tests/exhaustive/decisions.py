@@ -50,7 +50,7 @@ CUTOFF = SERVER_NOW - timedelta(days=1)
 MODIFIED = {OLD: CUTOFF - timedelta(days=9), NEW: CUTOFF + timedelta(hours=1)}
 HOLD_OF_TAGS = parse_hold({"id": "tagged", "tags": "*", "owner": "a", "reason": "b"})
 SLICES = 2  # the first is closed, so an incremental mark doesn't list it; the second still receives objects
-CLOSED = Xids(0, lambda: EPOCH).descending()
+CLOSED = Xids(0, lambda: EPOCH).descending_id()
 NAMESPACE = Namespace.parse("local://lake", aliases=("local:///srv/lake",))
 ONE_SPELLING = Namespace.parse("local://lake")
 

@@ -30,7 +30,7 @@ from starlette.responses import Response
 
 from lakegc_assets.mark.options import MarkOptions
 from lakegc_assets.progress import listening
-from lakegc_assets.rules.brakes import unread_in
+from lakegc_assets.rules.brakes import unread_repositories_in
 from lakegc_assets.sweep.preconditions import SweepOptions
 from spark_resources.errors import LakegcError
 from spark_resources.lakefs_sandbox import Sandbox
@@ -600,10 +600,10 @@ def marked(run: ModelRun, script: Script, settings: dict[str, str]) -> tuple[int
             mark = Marker().mark(settings, REPOSITORIES[OURS], MARKED, options)
     finally:
         script.there.readable()
-    assert mark.record.incremental == run.incremental, mark.record.basis
+    assert mark.record.is_incremental == run.incremental, mark.record.basis
     numbers = {key(address): address for address in range(len(run.start.stored))}
     expired = sum(bit(numbers[expired_key]) for expired_key in mark.expired if expired_key in numbers)
-    return expired, not unread_in(mark.record)
+    return expired, not unread_repositories_in(mark.record)
 
 
 def swept(script: Script, settings: dict[str, str]) -> None:

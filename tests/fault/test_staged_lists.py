@@ -141,7 +141,7 @@ def test_an_empty_list_is_rejected_by_an_incremental_mark(lake: Lake) -> None:
     mark = lake.mark("m2", since="m1")
 
     assert mark.expired == lake.garbage
-    assert mark.record.incremental
+    assert mark.record.is_incremental
 
 
 def test_only_objects_staged_on_the_deleted_branch_expire(lake: Lake) -> None:

@@ -59,7 +59,7 @@ def test_a_record_of_format_1_is_rewritten_unchanged(sandbox: Sandbox, mark_id: 
     record = MarkRecord.from_json(data, mark_id)
 
     assert record.format == EARLIER_FORMAT
-    assert record.incremental == (mark_id != "swept")
+    assert record.is_incremental == (mark_id != "swept")
     assert record.to_json() == data
     assert digest_of(record) == record.digest
 
@@ -124,7 +124,7 @@ def test_a_new_mark_after_format_1_is_full_for_a_stated_reason_and_keeps_objects
     record = target_record(sandbox, "new")
 
     assert "full (mark marked was made by an earlier version of lakegc (format 1; now 2))" in " ".join(table.split())
-    assert (record.format, record.incremental) == (RECORD_FORMAT, False)
+    assert (record.format, record.is_incremental) == (RECORD_FORMAT, False)
     assert (record.previous or {})["mark_id"] == "marked"
     assert record.holds["ids"] == ["imported", "releases"]
     assert record.steps["expired_set"].facts["on_hold"]["imported"]["objects"] == 1

@@ -47,7 +47,7 @@ def stray(model: RepositoryModel, kind: str, number: int) -> None:
     """Write an unreferenced object where a client, an older or newer server, or a late upload would write it."""
     now = model.sandbox.now()
     xids = Xids(number, model.sandbox.now)
-    late, fresh = (xids.descending(now - timedelta(hours=hours)) for hours in (24, 0))
+    late, fresh = (xids.descending_id(now - timedelta(hours=hours)) for hours in (24, 0))
     named = {
         "legacy": f"{number:032x}",
         "sharded": f"data/!a{number % 3}/b/{fresh}/o",
@@ -107,8 +107,8 @@ class RepeatedMarks(ChangingRepository):
         TALLY["expired"] += len(clean.expired)
         TALLY["looked at"] += optimized.facts("expired_set")["compared"]
         TALLY["stored"] += clean.facts("expired_set")["candidates"]
-        assert optimized.record.incremental, optimized.record.basis
-        assert not clean.record.incremental
+        assert optimized.record.is_incremental, optimized.record.basis
+        assert not clean.record.is_incremental
         assert explained(optimized) == explained(clean)
         assert counts(optimized) == counts(clean)
         mark_id = optimized.record.mark_id if swept else clean.record.mark_id

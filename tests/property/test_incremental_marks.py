@@ -88,7 +88,7 @@ def test_released_hold_becomes_collectable_in_optimized_run(lake: Lake) -> None:
     freed = lake.mark("m2")
 
     assert (with_hold.expired, freed.expired) == (set(), {lake.old})
-    assert freed.record.incremental
+    assert freed.record.is_incremental
     assert freed.record.basis["chain"] == ["m1"]
     assert freed.facts("namespace_slices")["slices"] == 0  # no slice is open any more
     assert freed.facts("expired_set")["compared"] == 1
@@ -108,7 +108,7 @@ def test_lost_files_of_the_base_mark_make_the_next_mark_full(lake: Lake) -> None
 
         assert again.expired == first.expired == {lake.old}
         if part != "mark.json":
-            assert not again.record.incremental
+            assert not again.record.is_incremental
             assert f"base{number}" in again.record.basis["why"]
 
 
@@ -131,8 +131,8 @@ def test_every_nth_mark_is_full_and_names_objects_that_incremental_ones_missed(l
 
     optimized, clean = lake.mark("m2", every=2), lake.mark("m3", every=2)
 
-    assert optimized.record.incremental
-    assert not clean.record.incremental
+    assert optimized.record.is_incremental
+    assert not clean.record.is_incremental
     assert clean.expired - optimized.expired == {stray}
     assert (clean.facts("expired_set")["missed"], clean.facts("expired_set")["missed_names"]) == (1, [stray])
     passed, measured = nothing_missed(clean.record)
@@ -156,7 +156,7 @@ def test_a_full_mark_also_becomes_due_after_incremental_marks_with_named_bases(l
     assert [mark.record.basis["full_in"] for mark in named] == [1, 0, 0]
     assert not any(late in mark.expired for mark in named)
     assert "due now" in nothing_missed(named[-1].record)[1]["not_looked_for"]
-    assert not scheduled.record.incremental
+    assert not scheduled.record.is_incremental
     assert late in scheduled.expired
 
 
@@ -178,8 +178,8 @@ def test_an_incremental_mark_equals_a_full_one_for_any_number_of_addresses_per_t
     set_rules(lake.repository, Rules(90))
     again, clean_again = lake.mark("m4"), lake.mark("m5", FULL_MARK)
 
-    assert let_go.record.incremental
-    assert again.record.incremental
+    assert let_go.record.is_incremental
+    assert again.record.is_incremental
     assert let_go.expired == clean.expired
     assert {lake.old, "data/stray"} <= clean.expired
     assert again.expired == clean_again.expired == {"data/stray"}
@@ -211,7 +211,7 @@ def test_an_incremental_mark_reads_known_branch_ranges_only_where_sizes_match(la
 
     optimized = lake.mark("m2")
 
-    assert optimized.record.incremental
+    assert optimized.record.is_incremental
     assert optimized.expired == {lake.old, "data/stray", "data/of no size in a branch"}
     lake.write("data/kept", b"KEPT")
     lake.days(1)
@@ -237,7 +237,7 @@ def test_branch_ranges_are_read_where_the_recorded_sizes_are_damaged_or_missing(
 
         mark = lake.mark(f"m{number}")
 
-        assert mark.record.incremental == (damage != "never written")  # this mark isn't the one that was made
+        assert mark.record.is_incremental == (damage != "never written")  # this mark isn't the one that was made
         assert again not in mark.expired
         assert lake.old in mark.expired
 
@@ -247,9 +247,9 @@ def test_a_mark_of_another_scope_is_never_a_base(lake: Lake) -> None:
     lake.mark("m1")
     options = MarkOptions(Scope.UNCOMMITTED, min_age=timedelta(0), allow_young=True)
     other = lake.mark("m2", options)
-    assert not other.record.incremental
+    assert not other.record.is_incremental
     after = lake.mark("m3")
-    assert not after.record.incremental
+    assert not after.record.is_incremental
     assert "scope" in after.record.basis["why"]
     named = lake.mark("m4", MarkOptions(min_age=timedelta(0), allow_young=True, since="m1"))
     assert named.record.basis["chain"] == ["m1"]
@@ -323,7 +323,7 @@ def test_a_resumed_mark_whose_base_was_replaced_becomes_full(lake: Lake) -> None
     resumed = lake.mark("tuesday")
 
     assert live not in resumed.expired
-    assert not resumed.record.incremental
+    assert not resumed.record.is_incremental
     assert "monday" in resumed.record.basis["why"]
 
 

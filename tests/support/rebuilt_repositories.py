@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from spark_resources.lakefs_sandbox import Sandbox, SandboxRepository
 from spark_resources.lakefs_sandbox.gc_api import set_rules
-from spark_resources.lakefs_sandbox.state import Staged
+from spark_resources.lakefs_sandbox.state import StagedEntry
 from spark_resources.model import AddressType, Commit, Rules
 from spark_resources.sstable import Entry, RangeRef, Record, read_branches, read_commits, read_ranges, read_records
 from spark_resources.sstable.values import EntryMessage
@@ -249,7 +249,7 @@ class _Rebuilding:
 
     def _stage_entry(self, branch: str, entry: Entry, value: bytes) -> None:
         if not self.uploading or entry.address_type is not AddressType.RELATIVE:
-            self.made.lake.stage_values(branch, [Staged(entry.path, value)])
+            self.made.lake.stage_values(branch, [StagedEntry(entry.path, value)])
             self.made.addresses[entry.address] = entry.address
             return
         assert entry.last_modified is not None

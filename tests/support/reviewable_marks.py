@@ -26,8 +26,8 @@ from spark_resources.spark.datasets import (
     File,
     Output,
     finish_dataset,
-    parquet,
     parquet_bytes,
+    parquet_output,
     write_file,
     write_rows,
 )
@@ -96,7 +96,7 @@ def reviewable(
 def write_set(place: Place, mark: Mark, files: Iterable[pa.Table]) -> tuple[dict[str, Dataset], dict[str, int]]:
     record, objects, size = mark.record, 0, 0
     outputs: dict[str, Output] = {
-        "": parquet(mark.folder("expired_set"), EXPIRED_OBJECTS),
+        "": parquet_output(mark.folder("expired_set"), EXPIRED_OBJECTS),
         totals.PART: totals.totals_output(mark.folder("expired_set", totals.PART), record.start),
         sample_objects.PART: sample_objects.samples_output(
             mark.folder("expired_set", sample_objects.PART), record.mark_id

@@ -180,7 +180,7 @@ def real_gcs(uri: str) -> Provider:
     return Provider(
         name="gcs",
         root=f"{uri.rstrip('/')}/{uuid.uuid4().hex}/",
-        settings=Settings.load(os.environ, Path.home()).store(),
+        settings=Settings.load(os.environ, Path.home()).store_settings(),
         capabilities=Capabilities(
             reports_missing_deletes=True,
             delete_batch=100,
@@ -247,7 +247,7 @@ def real_azure(uri: str) -> Provider:
     return Provider(
         name="azure",
         root=f"{uri.rstrip('/')}/{uuid.uuid4().hex}/",
-        settings=Settings.load(os.environ, Path.home()).store(),
+        settings=Settings.load(os.environ, Path.home()).store_settings(),
         capabilities=AZURE_CAPABILITIES,
         reasons=AZURE_REASONS,
         make_place=lambda path: None,

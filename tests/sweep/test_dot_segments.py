@@ -86,7 +86,7 @@ def test_keys_with_dot_segments_are_kept_and_named_while_all_others_are_swept(
     assert "deleted" in report
     assert lake.stored(DOTTED | PLAIN) == DOTTED
     assert lake.repository.read("main", "live")[1] == b"live"
-    assert since.record.incremental
+    assert since.record.is_incremental
     assert (since.expired, since.facts("expired_set")["dot_segments"]) == (set(), len(DOTTED))
 
 

@@ -102,7 +102,7 @@ def test_a_live_address_removed_from_an_earlier_marks_files_is_rescued(lake: Lak
     lake.drop("m1")
 
     forged = lake.mark("m2")
-    assert forged.record.incremental
+    assert forged.record.is_incremental
     assert forged.expired == {lake.dropped, lake.garbage}
     report = lake.sweep("m2")
 

@@ -11,7 +11,7 @@ import pytest
 
 from lakegc_assets.mark import other_repository_heads
 from lakegc_assets.mark.context import MarkRun
-from lakegc_assets.rules.brakes import unread_in
+from lakegc_assets.rules.brakes import unread_repositories_in
 from lakegc_assets.sweep.other_head_watch import OtherHeads
 from lakegc_assets.sweep.preconditions import SweepOptions
 from lakegc_assets.sweep.report import Report
@@ -209,7 +209,7 @@ def test_a_table_swapped_while_it_is_read_is_not_taken_for_one_without_reference
     approve(sandbox)
     table.write_bytes(data)
 
-    assert list(unread_in(first_mark.record)) == ["other"]
+    assert list(unread_repositories_in(first_mark.record)) == ["other"]
     assert mark(sandbox, "m2").expired == {nobodys.address}
     assert sweep(sandbox).objects == {"deleted": 1, "rescued": 1}
     assert is_stored(lake, imported)
@@ -273,7 +273,7 @@ def test_a_table_damaged_in_one_repository_is_read_from_another_that_has_it(
 
     marked = mark(sandbox)
 
-    assert list(unread_in(marked.record)) == ["other"]
+    assert list(unread_repositories_in(marked.record)) == ["other"]
     assert marked.expired == set()
 
 

@@ -54,14 +54,14 @@ def test_a_mark_is_full_if_its_base_mark_is_forged(lake: Lake, tmp_path: Path) -
     lake.drop("m1", unsigned(lake))
 
     full = lake.mark("m2")
-    assert (full.record.incremental, full.expired) == (False, {lake.garbage})
+    assert (full.record.is_incremental, full.expired) == (False, {lake.garbage})
     assert full.record.basis["why"].startswith("mark m1 isn't signed")
     named = Marker().mark(lake.settings, "lake", "m3", replace(ANY_AGE, since="m1"))
-    assert (named.record.incremental, named.record.basis["why"]) == (False, "mark m1 isn't signed with a known key")
+    assert (named.record.is_incremental, named.record.basis["why"]) == (False, "mark m1 isn't signed with a known key")
 
     shutil.copy2(copy_of_record, record)  # its signature is valid, but it names files that have been replaced
     again = Marker().mark(lake.settings, "lake", "m4", replace(ANY_AGE, since="m1"))
-    assert (again.record.incremental, again.expired) == (False, {lake.garbage})
+    assert (again.record.is_incremental, again.expired) == (False, {lake.garbage})
     assert "changed after it was written" in again.record.basis["why"]
 
 
@@ -82,7 +82,7 @@ def test_the_ranges_of_a_signed_base_mark_are_not_read_again(lake: Lake, tmp_pat
     recorded = newest_recorded(place)
     assert (recorded.number, recorded.ids) == (1, ("h1",))  # removing the hold now would be detected
     mark = Mark.open(place, "m2")
-    assert mark.record.incremental
+    assert mark.record.is_incremental
     assert trusted_record(mark) == mark
     assert report.objects == {"quarantined": 1}
     verification = Mark.open(place, "m2", root=f"{mark_folder('m2')}verifications/0001/").record

@@ -163,7 +163,7 @@ def record_signed_for_another_repository(fleet: Fleet) -> None:
 def record_of_another_format(fleet: Fleet) -> None:
     place = fleet.place("third")
     dataset = claim_nothing(fleet, place, "_lakefs/retention/gc/lakegc/m1/later/")
-    record = {"format": TABLE_NOTES_FORMAT + 1, "datasets": [dataset.named()]}
+    record = {"format": TABLE_NOTES_FORMAT + 1, "datasets": [dataset.name_for_record()]}
     place.records().write(TABLE_NOTES_KEY, json.dumps(record).encode())
 
 

@@ -18,7 +18,7 @@ from lakegc_assets.rules.brakes import (
     brakes,
     effective_time,
     released_repositories,
-    unread_in,
+    unread_repositories_in,
 )
 from spark_resources.errors import DamagedData, WrongUsage
 from spark_resources.mark_store.mark import MARKS_ROOT, Mark, previous_mark
@@ -270,9 +270,14 @@ def test_each_repository_that_some_step_could_not_read_is_released_separately() 
     record = finished_record(steps=steps)
     named = {brake.name: brake.why for brake in brakes(record, LIMITS, now=SOON) if brake.name.startswith("others")}
 
-    assert unread_in(record) == {"lost": "gone", "late": "damaged", "*": "hidden"}
-    assert unread_in(finished_record(steps={"expired_set": StepRecord(START, START, 5, facts={"elsewhere": {}})})) == {}
-    assert unread_in(finished_record(steps={"expired_set": StepRecord(START, START, 5)})) == {}
+    assert unread_repositories_in(record) == {"lost": "gone", "late": "damaged", "*": "hidden"}
+    assert (
+        unread_repositories_in(
+            finished_record(steps={"expired_set": StepRecord(START, START, 5, facts={"elsewhere": {}})})
+        )
+        == {}
+    )
+    assert unread_repositories_in(finished_record(steps={"expired_set": StepRecord(START, START, 5)})) == {}
     assert named == {
         "others/*": "other repositories may refer to objects here and could not be read: hidden",
         "others/late": "repository late may refer to objects here and could not be read: damaged",

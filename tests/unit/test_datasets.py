@@ -163,7 +163,7 @@ def test_a_failed_rewrite_leaves_no_dataset(place: Place) -> None:
 def test_a_changed_list_of_files_counts_as_damage(place: Place, folder: Path, dataset: Dataset) -> None:
     """Every byte counts, and a shorter list of intact files is damage, too."""
     shorter = Dataset(FOLDER, dataset.files[:1])
-    for data in (shorter.listing(), dataset.listing() + b"\n", b""):
+    for data in (shorter.files_json(), dataset.files_json() + b"\n", b""):
         (folder / "_files.json").write_bytes(data)
 
         with pytest.raises(DamagedData, match=r"_files.json in .* was changed after it was written") as damaged:
@@ -284,4 +284,4 @@ def test_the_hash_of_a_dataset_does_not_depend_on_the_order_in_which_its_files_w
     assert finish_dataset(place, FOLDER, files[::-1]).sha256 == finish_dataset(place, FOLDER, files).sha256
     for change in ({"name": "c.parquet"}, {"rows": 9}, {"size": 9}, {"sha256": "0" * 64}):
         assert finish_dataset(place, FOLDER, [replace(files[0], **change), files[1]]).sha256 != dataset.sha256
-    assert json.loads(dataset.listing()) == {"files": [asdict(file) for file in files]}
+    assert json.loads(dataset.files_json()) == {"files": [asdict(file) for file in files]}

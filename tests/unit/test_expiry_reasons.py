@@ -16,9 +16,9 @@ from lakegc_assets.rules.expiry_reasons import (
     ATTRIBUTIONS,
     EXPLAINED,
     VERDICTS,
-    best,
     explained,
-    in_order,
+    sorted_verdicts,
+    strongest_attributions,
 )
 from spark_resources.model import ADDRESSES, STORED_OBJECTS, ExpiredReason
 
@@ -62,12 +62,12 @@ def expected(
 
 def test_verdicts_are_ordered_by_their_end_and_then_by_commit() -> None:
     """A verdict without an end comes first. Each verdict states the rule that applies to its commit."""
-    ordered = in_order([*COMMITS, *COMMITS])
+    ordered = sorted_verdicts([*COMMITS, *COMMITS])
 
     assert ordered.schema == VERDICTS
     assert ordered["commit_id"].to_pylist() == IN_ORDER
     assert ordered.to_pylist()[2] == {"commit_id": "a", "branch": "dev", "days": 3, "until": NOW}
-    assert in_order([]).schema == VERDICTS
+    assert sorted_verdicts([]).schema == VERDICTS
 
 
 @settings(deadline=None)  # the first call imports parts of Arrow
@@ -89,9 +89,9 @@ def test_each_object_is_explained_by_its_last_verdict(
     of_stored, of_attributions = (
         draw.sample(rows, len(rows)) for rows in (sorted(stored), [*attributions, *attributions[::2]])
     )
-    known = best(pa.Table.from_batches(verdict_rows(of_attributions).to_batches(), ATTRIBUTIONS))
+    known = strongest_attributions(pa.Table.from_batches(verdict_rows(of_attributions).to_batches(), ATTRIBUTIONS))
     explanations = explained(
-        objects(of_stored), addresses_only(deletable), known, in_order(COMMITS), all_known=all_known
+        objects(of_stored), addresses_only(deletable), known, sorted_verdicts(COMMITS), all_known=all_known
     )
 
     assert explanations.schema == EXPLAINED
@@ -107,8 +107,8 @@ def test_only_the_best_attribution_of_an_address_is_kept() -> None:
     """The best attribution has the last verdict, and the largest of that verdict's paths."""
     many = verdict_rows(("data/s/a", number % 4, f"p{number:04}") for number in range(2000))
 
-    assert best(many).to_pylist() == [{"address": "data/s/a", "verdict": 3, "path": "p1999"}]
-    assert best(ATTRIBUTIONS.empty_table()).schema == ATTRIBUTIONS
+    assert strongest_attributions(many).to_pylist() == [{"address": "data/s/a", "verdict": 3, "path": "p1999"}]
+    assert strongest_attributions(ATTRIBUTIONS.empty_table()).schema == ATTRIBUTIONS
 
 
 def test_the_number_of_tasks_depends_on_the_number_of_rows() -> None:

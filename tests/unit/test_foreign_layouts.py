@@ -126,8 +126,8 @@ def leave(place: Place, *keys: str, data: bytes = b"") -> None:
         place.store().write(GC + key, data or parquet_bytes(pa.table({"address": ["data/a"]}, schema=ADDRESSES)))
 
 
-def marks_by_name(place: Place, *, ours: frozenset[str] = frozenset()) -> dict[str, ReferenceMark]:
-    return {f"{mark.layout}: {mark.mark_id}": mark for mark in reference_marks(place, ours=ours)}
+def marks_by_name(place: Place, *, own_ids: frozenset[str] = frozenset()) -> dict[str, ReferenceMark]:
+    return {f"{mark.layout}: {mark.mark_id}": mark for mark in reference_marks(place, own_ids=own_ids)}
 
 
 def test_marks_in_every_layout_of_the_reference_collector_are_found(place: Place) -> None:
@@ -177,7 +177,7 @@ def test_other_files_are_not_marks_of_the_reference_collector(place: Place) -> N
     )
     leave(place, "unified/m/summary.json", data=SUMMARY)
 
-    assert marks_by_name(place, ours=frozenset({"ours"})) == {}
+    assert marks_by_name(place, own_ids=frozenset({"ours"})) == {}
     assert list(marks_by_name(place)) == ["unified: ours"]
 
 

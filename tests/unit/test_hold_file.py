@@ -162,7 +162,7 @@ def test_a_hold_lasts_to_the_end_of_its_day_in_utc(until: str, end: datetime) ->
     """An end with a time of day is exact."""
     (hold,) = parse_holds(hold_file(until=until), "holds.yaml")
 
-    assert hold.ends == end
+    assert hold.end == end
     assert not hold.has_expired(end - timedelta(seconds=1))
     assert hold.has_expired(end)
 

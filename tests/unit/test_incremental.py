@@ -48,7 +48,7 @@ def test_the_name_of_a_slice_tells_when_it_was_opened() -> None:
     assert slice_opened_at(NAME_OF(FIRST_SLICE)) == FIRST_SLICE
 
 
-NAME_OF = Xids(1, lambda: NOW).descending
+NAME_OF = Xids(1, lambda: NOW).descending_id
 FIRST_SLICE = datetime(2022, 1, 1, tzinfo=UTC)
 
 
@@ -67,7 +67,7 @@ def test_a_folder_that_is_not_a_slice_is_always_listed(name: str) -> None:
 
 def test_a_slice_is_listed_until_long_after_it_was_opened() -> None:
     """An object that arrives a day after the hour of its slice is still found; older slices aren't listed."""
-    name = Xids(1, lambda: NOW).descending
+    name = Xids(1, lambda: NOW).descending_id
     assert may_have_changed(name(NOW - 25 * HOUR), NOW)
     assert may_have_changed(name(NOW - LATE), NOW)
     assert may_have_changed(name(NOW + 99 * HOUR), NOW)

@@ -49,8 +49,8 @@ def decisions(rows: pa.Table) -> list[tuple[str, str | None, str | None]]:
 def test_the_first_reason_that_keeps_an_object_is_reported() -> None:
     """Later reasons don't change that. An address that is found several times stays one row."""
     reasons: list[tuple[KeepReason, Attribution]] = [
-        (COMMITTED, keep_reasons.among("ranges")),
-        (OTHER_REPOSITORY, keep_reasons.among("elsewhere")),
+        (COMMITTED, keep_reasons.at_addresses("ranges")),
+        (OTHER_REPOSITORY, keep_reasons.at_addresses("elsewhere")),
         (HOLD, keep_reasons.on_hold("held", [("h", "b")])),
     ]
     facts = {
@@ -126,7 +126,7 @@ NOTHING: Rows = {
 def test_no_object_is_kept_if_no_reason_applies(names: Sequence[str]) -> None:
     """No row is lost, even if there are no objects."""
     reasons = [
-        (OTHER_REPOSITORY, keep_reasons.among("among")),
+        (OTHER_REPOSITORY, keep_reasons.at_addresses("among")),
         (BRANCH, keep_reasons.served("served", NO_DOUBT)),
         (HOLD, keep_reasons.on_hold("held", [])),
     ]

@@ -15,7 +15,13 @@ def test_the_chain_of_a_full_mark_is_empty() -> None:
     chain = MarkChain(cast(Any, SimpleNamespace(place=None)), ())
 
     assert chain.refs == {}
-    assert chain.counted == chain.explained == chain.known_metaranges == chain.ranges_of([]) == frozenset()
-    assert chain.metaranges == chain.sizes == chain.explained_verdicts() == []
+    assert (
+        chain.committed_at_base
+        == chain.attributed_ranges
+        == chain.known_metaranges
+        == chain.ranges_of([])
+        == frozenset()
+    )
+    assert chain.metarange_datasets == chain.size_datasets == chain.base_verdicts() == []
     with pytest.raises(AssertionError, match="no earlier mark read"):
         chain.ranges_of(["m"])

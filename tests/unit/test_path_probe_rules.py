@@ -87,7 +87,7 @@ def test_a_probe_that_is_not_sent_is_unclear_and_names_no_address() -> None:
     wanted = [("lake", "main", "p", 1), ("lake", "dev", None, 2)]
     rows = [dict(zip(PATHS_TO_PROBE.names, row, strict=True)) for row in wanted]
 
-    results = path_probes.not_sent(pa.RecordBatch.from_pylist(rows, PATHS_TO_PROBE), "there are too many")
+    results = path_probes.unsent_probes(pa.RecordBatch.from_pylist(rows, PATHS_TO_PROBE), "there are too many")
 
     assert results.schema == SERVED
     assert [tuple(row.values()) for row in results.to_pylist()] == [

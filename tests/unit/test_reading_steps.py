@@ -70,7 +70,8 @@ def begun(
     record = MarkRecord(
         mark_id="m1", state="marking", repository="lake", repository_created=target.repository.created,
         namespace=target.place.namespace.uri, scope=scope, min_age=timedelta(0), start=NOW, cutoff=NOW,
-        server_now=NOW, rules=lakefs.rules("lake"), by="tests", versions={}, holds=read_holds(target.place).recorded(),
+        server_now=NOW, rules=lakefs.rules("lake"), by="tests", versions={},
+        holds=read_holds(target.place).record_fields(),
     )  # fmt: skip
     mark = Mark.begin(target.place, record)
     for earlier in CHAIN[: CHAIN.index(before)]:

@@ -178,7 +178,7 @@ def backup_begun(place: Place) -> str:
 
 
 def files(place: Place) -> str:
-    place.store().write("m1/a/_files.json", FILES.listing())
+    place.store().write("m1/a/_files.json", FILES.files_json())
     return "m1/a/_files.json"
 
 

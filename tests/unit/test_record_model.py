@@ -99,7 +99,7 @@ def test_each_missing_field_is_named(name: str) -> None:
     """Defaults apply only to records created in code. When a record is read, only fields that earlier versions didn't
     write may be missing."""
     kind, plain = type(RECORDS[name]), json.loads(recorded(name))
-    for field in plain.keys() - kind.may_be_missing:
+    for field in plain.keys() - kind.optional_fields:
         rest = {key: value for key, value in plain.items() if key != field}
 
         assert f"{field} is missing" in refusal(name, record_bytes(rest))

@@ -25,8 +25,8 @@ from spark_resources.spark.arrow_shuffle import (
     Grouped,
     GroupedRows,
     Input,
-    addresses_once,
     co_group,
+    distinct_addresses,
     even_boundaries,
     shuffle,
 )
@@ -514,11 +514,11 @@ def test_duplicate_rows_of_an_address_are_dropped_as_they_arrive(
     """A task never has to hold the duplicates from many files all at once."""
     monkeypatch.setattr(arrow_shuffle, "ROWS_TO_REDUCE", 100)
     live = [of_names("live", spark, ["a", "b"] * 60, on_executors=False) for _ in range(3)]
-    once = [replace(combined, reduced=addresses_once) for combined in live]
+    once = [replace(combined, reduce=distinct_addresses) for combined in live]
 
     def received(grouped: GroupedRows, report: TaskReport) -> pa.Table:
         report.count(held=len(grouped["live"]))
-        return addresses_once(grouped["live"])
+        return distinct_addresses(grouped["live"])
 
     co_grouped = co_group(lambda: spark, once, received, ADDRESSES, persist)
 

@@ -55,7 +55,7 @@ class Crowd:
         return Settings.load({f"LAKEGC_{name}": value for name, value in (environ | more).items()}, Path("/nowhere"))
 
     def place(self, **more: str) -> Place:
-        return Place(Namespace.parse("s3://b/l"), self.settings(**more).store())
+        return Place(Namespace.parse("s3://b/l"), self.settings(**more).store_settings())
 
 
 def response_to(url: str) -> object:

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from lakegc_assets.mark.path_probes import (
     PATHS_AT_ONCE,
     addresses_at_inexact_paths,
+    not_utf8_message,
     probe_batches,
     served_addresses,
     served_batch,
-    why_not_utf8,
 )
 from spark_resources.errors import DamagedData, Forbidden, LakegcError, NotFound, Refused, Unavailable
 from spark_resources.lakefs import LakeFS, LakeFSSettings, ServedObject, ServedPage
@@ -422,5 +422,5 @@ def test_an_entry_at_a_path_that_is_not_utf8_is_unclear_and_its_neighbours_are_p
 
     assert batch["path"].to_pylist() == [None, "p"]
     assert batch["address"].to_pylist() == [None, "data/s/1"]
-    assert batch["unclear"].to_pylist() == [why_not_utf8("lake", "main"), None]
+    assert batch["unclear"].to_pylist() == [not_utf8_message("lake", "main"), None]
     assert server.requested == ["main"]

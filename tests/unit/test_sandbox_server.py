@@ -48,7 +48,7 @@ def test_server_store_and_files_use_the_clock_that_was_set(sandbox: Sandbox) -> 
     sandbox.set_clock(THEN)
     lake = sandbox.repository("lake")
     settings = Settings.load({}, Path("/nowhere"), **sandbox.settings)
-    store = open_store(Namespace.parse("local://lake"), settings.store())
+    store = open_store(Namespace.parse("local://lake"), settings.store_settings())
     entry = lake.put("main", "a", b"1")
     _, data_slice, name = entry.address.split("/")
     assert entry.last_modified is not None
@@ -98,15 +98,15 @@ def test_names_of_objects_sort_oldest_first_and_those_of_slices_newest_first() -
     issued: list[str] = []
     for step in range(3):
         now[0] = THEN + timedelta(minutes=61 * step)
-        slices.append(addresses.address().split("/")[1])
-        issued.append(addresses.address().split("/")[2])
+        slices.append(addresses.new_address().split("/")[1])
+        issued.append(addresses.new_address().split("/")[2])
     assert (slices, issued) == (sorted(set(slices), reverse=True), sorted(set(issued)))
     assert all(len(name) == 20 for name in slices + issued)
     now[0] += timedelta(minutes=59)
-    assert addresses.address().split("/")[1] == slices[-1]
-    rest = {addresses.address().split("/")[1] for _ in range(SLICE_OBJECTS - 3)}
+    assert addresses.new_address().split("/")[1] == slices[-1]
+    rest = {addresses.new_address().split("/")[1] for _ in range(SLICE_OBJECTS - 3)}
     assert rest == {slices[-1]}
-    assert addresses.address().split("/")[1] not in slices
+    assert addresses.new_address().split("/")[1] not in slices
 
 
 def test_no_address_is_given_out_twice_after_a_restart(tmp_path: Path) -> None:

@@ -114,12 +114,12 @@ def test_a_repository_that_cannot_be_written_to_is_not_created(sandbox: Sandbox)
     with pytest.raises(Problem):
         sandbox.repository("lake")
     with pytest.raises(WrongUsage, match="s3://bucket/prefix"):
-        StorePlace("bucket", Settings().store())
+        StorePlace("bucket", Settings().store_settings())
 
 
 def test_the_printed_environment_has_no_secrets(sandbox: Sandbox, seaweedfs: SeaweedFS) -> None:
     """The settings of the sandbox open the store. The variables printed for other terminals only name it."""
-    store_settings = Settings.load({}, Path("/nowhere"), **sandbox.settings).store()
+    store_settings = Settings.load({}, Path("/nowhere"), **sandbox.settings).store_settings()
     assert (store_settings.s3_endpoint_url, store_settings.s3_access_key_id) == (
         seaweedfs.endpoint_url,
         seaweedfs.access_key,

@@ -90,7 +90,7 @@ found["second"] = second.spark_session.sparkContext.getConf().get("spark.sql.shu
 found["parallelism"] = second.spark_session.sparkContext.defaultParallelism
 second.teardown_after_execution(build_init_resource_context())
 
-start_ahead(Settings.load(os.environ, home_folder()).spark(), stays=False)
+start_ahead(Settings.load(os.environ, home_folder()).spark_settings(), keep_running=False)
 for thread in threading.enumerate():
     if thread.name == "spark":
         thread.join()

@@ -304,7 +304,7 @@ def test_no_repr_or_text_of_the_settings_shows_a_secret(home: Path) -> None:
     texts = [
         repr(settings),
         str(settings),
-        repr(settings.store()),
+        repr(settings.store_settings()),
         repr(LakeFSSettings.of(settings)),
         str(settings.origins),
     ]
@@ -340,13 +340,13 @@ def test_the_store_gets_its_own_settings_and_not_those_of_the_server(home: Path)
         "LAKEGC_READ_TIMEOUT_S": "3",
     }
 
-    store = Settings.load(environ, home, local_path="/data").store()
+    store = Settings.load(environ, home, local_path="/data").store_settings()
 
     assert (store.s3_endpoint_url, store.s3_path_style, store.local_path) == ("http://store:9000", False, "/data")
     assert store.s3_secret_access_key is not None
     assert store.s3_secret_access_key.get_secret_value() == "s"
     assert (store.retry.total_s, store.read_timeout) == (9, type(store)().read_timeout)
-    assert Settings.load({}, home).store() == type(store)()
+    assert Settings.load({}, home).store_settings() == type(store)()
 
 
 def test_the_server_gets_its_own_settings_and_not_those_of_the_store(home: Path) -> None:
@@ -388,7 +388,7 @@ def test_slow_calls_have_a_longer_read_timeout(home: Path) -> None:
 def test_numbers_of_tasks_apply_unless_sparks_own_configuration_sets_them(
     home: Path, environ: dict[str, str], tasks: str | None, partitions: str | None
 ) -> None:
-    spark = Settings.load(environ | {"LAKEGC_SPARK_MASTER": "yarn"}, home).spark()
+    spark = Settings.load(environ | {"LAKEGC_SPARK_MASTER": "yarn"}, home).spark_settings()
 
     assert (spark.get("spark.default.parallelism"), spark.get("spark.sql.shuffle.partitions")) == (tasks, partitions)
     assert spark["spark.master"] == "yarn"

@@ -46,7 +46,7 @@ def add(place: Place, *ids: str) -> bytes:
 
 def marked(place: Place, mark_id: str = "m1") -> Mark:
     """A mark that uses the current holds."""
-    return Mark.begin(place, finished_record(mark_id, holds=read_holds(place).recorded()))
+    return Mark.begin(place, finished_record(mark_id, holds=read_holds(place).record_fields()))
 
 
 def refused(place: Place, *words: str) -> None:
@@ -73,7 +73,7 @@ def test_holds_are_signed_and_numbered(place: Place) -> None:
 def test_removed_holds_are_detected(place: Place, below: str) -> None:
     """Without the file, nothing seems to be on hold, but a signed record says that there were holds."""
     add(place, "h1")
-    record = finished_record(holds=read_holds(place).recorded())
+    record = finished_record(holds=read_holds(place).record_fields())
     Mark.begin(place, record, root=mark_folder("m1") + below)
     place.store().delete_many([HOLDS_KEY])
 

@@ -231,14 +231,14 @@ def test_an_empty_key_is_an_error(tmp_path: Path) -> None:
         Settings.load({"LAKEGC_SIGNING_KEY": " "}, tmp_path)
     with pytest.raises(WrongUsage, match="also set LAKEGC_SIGNING_KEY"):
         Settings.load({"LAKEGC_RETIRED_SIGNING_KEYS": OLD}, tmp_path)
-    assert Settings.load({}, tmp_path).signing() is None
+    assert Settings.load({}, tmp_path).signing_keys() is None
 
 
 def test_settings_contain_the_keys_but_do_not_show_them(tmp_path: Path) -> None:
     """Upper case, blanks around a key and several retired keys are accepted."""
     environ = {"LAKEGC_SIGNING_KEY": f" {NEW.upper()} ", "LAKEGC_RETIRED_SIGNING_KEYS": f"{OLD}, {'b2' * 40}"}
     settings = Settings.load({**environ, "HOME": "/h"}, tmp_path)
-    signing = settings.signing()
+    signing = settings.signing_keys()
 
     assert signing is not None
     assert signing.current.id == SigningKey.parse(NEW).id

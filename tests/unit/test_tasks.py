@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from spark_resources.errors import DamagedData, LakegcError
 from spark_resources.model import Namespace
-from spark_resources.spark.datasets import all_rows, parquet, write_outputs
+from spark_resources.spark.datasets import all_rows, parquet_output, write_outputs
 from spark_resources.spark.partitioning import tasks_from_ids
 from spark_resources.spark.remote_errors import errors_from_executors
 from spark_resources.spark.tasks import Batches, Tasks, as_frame, distinct_rows, moved_if_few, to_dataframe
@@ -128,7 +128,7 @@ def test_files_of_different_tasks_never_have_the_same_name(tasks: Tasks, tmp_pat
     """Each task writes its own file, so none replaces another."""
     (tmp_path / "lake").mkdir()
     place = Place(Namespace.parse("local://lake"), StoreSettings(local_path=str(tmp_path)))
-    (dataset,), _ = write_outputs(tasks, lambda rows, _: in_process(rows), place, [parquet("folder/", RESULT)])
+    (dataset,), _ = write_outputs(tasks, lambda rows, _: in_process(rows), place, [parquet_output("folder/", RESULT)])
 
     assert len(dataset.files) == len({file.name for file in dataset.files}) == len(NAMES)
     assert sorted(row["name"] for row in all_rows(place, dataset, RESULT)) == NAMES
