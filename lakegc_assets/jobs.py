@@ -2,6 +2,7 @@
 
 # no `from __future__ import annotations` here: Dagster reads the annotations of configs and resources
 
+import os
 from collections.abc import Mapping
 
 import dagster as dg
@@ -20,10 +21,12 @@ from lakegc_assets.partitions import PARTITIONS, REPOSITORY_TAG, TAGGED_CONFIG, 
 from lakegc_assets.resources import MarksResource
 from lakegc_assets.rules.brakes import BrakeLimits
 from lakegc_assets.sweep.preconditions import partition_and_target
+from spark_resources.host.user_folders import home_folder
 from spark_resources.lakefs import Repository
 from spark_resources.mark_store.approval import Approval
 from spark_resources.mark_store.record import CHAIN
 from spark_resources.model import Partition
+from spark_resources.settings import Settings
 
 APPROVED_IN_UI = "Dagster's UI"
 
@@ -55,7 +58,7 @@ def approve_mark(partition_key: str, config: ApproveConfig, marks: MarksResource
     Raises the errors of `propose`, `complete_digest` and `approve`; no approval is written in that case.
     """
     partition, target = partition_and_target(marks, partition_key)
-    now, settings = target.place.store().now(), marks.settings()
+    now, settings = target.place.store().now(), marks.settings(partition.repository)
     name = f"{config.layout}/{partition.mark_id}" if config.layout else partition.mark_id
     proposal = propose(target, name, now=now)
     request = ApprovalRequest(
@@ -153,10 +156,12 @@ too**, but only objects that are in the backup.""",
 )
 
 
-def run_request(repository: Repository, mark_id: str, run_key: str, tags: Mapping[str, str]) -> dg.RunRequest:
-    """The request to run a job for one mark. The caller has to add its partition to Dagster."""
+def mark_request(repository: Repository, mark_id: str, run_key: str, tags: Mapping[str, str]) -> dg.RunRequest:
+    """The request to mark a repository, with the configured scope. The caller has to add its partition to Dagster."""
+    scope = Settings.load(os.environ, home_folder(), repository=repository.id).mark_scope
     return dg.RunRequest(
         run_key=run_key,
+        run_config={"ops": {namespace_slices.op.name: {"config": {"scope": scope.name}}}},
         partition_key=str(Partition.of(repository.id, mark_id)),
         tags={REPOSITORY_TAG: repository.id, **tags},
     )

@@ -49,7 +49,7 @@ from spark_resources.stores.place import Place
 
 
 class MarksResource(ConfigurableResource["MarksResource"]):
-    """Opens marks, with the settings of `LAKEGC_*` variables (see `spark_resources.settings`)."""
+    """Opens marks, with the settings of `LAKEGC_*` variables and the fleet file (see `spark_resources.settings`)."""
 
     lakefs: ResourceDependency[LakeFSResource]
     spark: ResourceDependency[SparkResource]
@@ -61,7 +61,7 @@ class MarksResource(ConfigurableResource["MarksResource"]):
         """Raise `NothingToDo` if the mark is finished. Called before options, clocks or the lease are checked,
         because a finished mark never changes, even if something else is wrong with the request."""
         partition = Partition.parse(partition_key)
-        place = find_target(self.lakefs.client(), partition.repository, self.settings()).place
+        place = find_target(self.lakefs.client(), partition.repository, self.settings(partition.repository)).place
         if Mark.exists(place, partition.mark_id):
             Mark.open(place, partition.mark_id).check_unfinished()
 
@@ -71,7 +71,8 @@ class MarksResource(ConfigurableResource["MarksResource"]):
         Raises `Refused` if the namespace, the clocks, the lease or the minimum age forbids the mark (invariants 5, 6,
         11, 12), `WrongUsage` for contradictory options.
         """
-        partition, settings, lakefs = Partition.parse(partition_key), self.settings(), self.lakefs.client()
+        partition, lakefs = Partition.parse(partition_key), self.lakefs.client()
+        settings = self.settings(partition.repository)
         refuse_contradictions(options)
         min_age = check_min_age(settings.min_age if options.min_age is None else options.min_age, options)
         target = find_target(lakefs, partition.repository, settings)
@@ -116,7 +117,8 @@ class MarksResource(ConfigurableResource["MarksResource"]):
 
     def resume(self, partition_key: str, log_message: LogMessage) -> MarkRun:
         """Open a partition's unfinished mark for its next step. Takes the lease unless this run already holds it."""
-        partition, settings, lakefs = Partition.parse(partition_key), self.settings(), self.lakefs.client()
+        partition, lakefs = Partition.parse(partition_key), self.lakefs.client()
+        settings = self.settings(partition.repository)
         target = self._with_capabilities(find_target(lakefs, partition.repository, settings))
         mark = Mark.open(target.place, partition.mark_id)
         mark.check_unfinished()
@@ -127,16 +129,17 @@ class MarksResource(ConfigurableResource["MarksResource"]):
     def record(self, partition_key: str) -> MarkRecord:
         """The current record of a partition's mark, read from the namespace."""
         partition = Partition.parse(partition_key)
-        target = find_target(self.lakefs.client(), partition.repository, self.settings())
+        target = find_target(self.lakefs.client(), partition.repository, self.settings(partition.repository))
         return Mark.open(target.place, partition.mark_id).record
 
     def store_time(self, partition_key: str) -> datetime:
         """The current time by the clock of the store that contains a partition's mark."""
         repository = Partition.parse(partition_key).repository
-        return find_target(self.lakefs.client(), repository, self.settings()).place.store().now()
+        return find_target(self.lakefs.client(), repository, self.settings(repository)).place.store().now()
 
-    def settings(self) -> Settings:
-        return Settings.load(os.environ, home_folder())
+    def settings(self, repository: str) -> Settings:
+        """The settings that apply to a repository."""
+        return Settings.load(os.environ, home_folder(), repository=repository)
 
     def ensure_lease(self, partition: Partition, target: Target, settings: Settings) -> Lease:
         """Take the repository's lease once per run, and return it. Raises `Refused` if another run holds it, or if it
@@ -185,10 +188,11 @@ class MarksResource(ConfigurableResource["MarksResource"]):
     def _run(
         self, partition: Partition, target: Target, mark: Mark, lakefs: LakeFS, log_message: LogMessage
     ) -> MarkRun:
-        return MarkRun(partition, target, mark, lakefs, self.session, self.limits(), logged_and_published(log_message))
+        limits = self.limits(partition.repository)
+        return MarkRun(partition, target, mark, lakefs, self.session, limits, logged_and_published(log_message))
 
-    def limits(self) -> Limits:
-        settings = self.settings()
+    def limits(self, repository: str) -> Limits:
+        settings = self.settings(repository)
         return Limits(
             settings.max_clock_skew,
             settings.max_missing,

@@ -1,17 +1,19 @@
-"""The schedule that marks all selected repositories. It is off until it is turned on in Dagster's UI.
+"""The schedule that marks each selected repository at its own times. It is off until it is turned on in Dagster's UI.
 
 A problem with one repository never affects another: each is marked in a run of its own.
 """
 
 # no `from __future__ import annotations` here: Dagster reads the annotations of schedules and sensors
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from datetime import UTC, datetime, timedelta
 
 import dagster as dg
+from cronsim import CronSim
 
 from lakegc_assets.assets.results import reporting_failures
-from lakegc_assets.jobs import mark_job, run_request
+from lakegc_assets.jobs import mark_job, mark_request
 from lakegc_assets.mark.context import find_target
 from lakegc_assets.mark.preconditions import refuse_read_only
 from lakegc_assets.mark.repository_selection import no_match_message, select_repositories
@@ -30,24 +32,23 @@ PREFLIGHT_TIMEOUT_S = 30.0
 """The time limit of the preflight check. A repository that isn't checked by then gets a run anyway."""
 
 
-def preflight_problems(lakefs: LakeFS, repositories: Sequence[Repository], settings: Settings) -> dict[str, str]:
+def preflight_problems(lakefs: LakeFS, repositories: Sequence[Repository]) -> dict[str, str]:
     """The problems that prevent marks, by repository id. Repositories are checked in parallel, so none delays
     another. Those that aren't checked within PREFLIGHT_TIMEOUT_S are left out."""
     executor = ThreadPoolExecutor(max_workers=8, thread_name_prefix="lakegc-preflight")
-    checks = {
-        executor.submit(preflight_problem, lakefs, repository, settings): repository.id for repository in repositories
-    }
+    checks = {executor.submit(preflight_problem, lakefs, repository): repository.id for repository in repositories}
     done, _ = wait(checks, timeout=PREFLIGHT_TIMEOUT_S)
     executor.shutdown(wait=False, cancel_futures=True)
     results = {checks[check]: check.result() for check in done}
     return {name: sentence for name, sentence in results.items() if sentence is not None}
 
 
-def preflight_problem(lakefs: LakeFS, repository: Repository, settings: Settings) -> str | None:
+def preflight_problem(lakefs: LakeFS, repository: Repository) -> str | None:
     """The problem with permissions, rules or the store that would immediately stop a mark of the repository, or
     None."""
     try:
         refuse_read_only(repository)
+        settings = Settings.load(os.environ, home_folder(), repository=repository.id)
         target = find_target(lakefs, repository.id, settings)
         lakefs.rules(repository.id)
         lakefs.branches(repository.id)
@@ -70,24 +71,29 @@ def reported_before(instance: dg.DagsterInstance, schedule: str, repository: str
 _SCHEDULE = "mark_repositories"
 
 
-def requests_for_all(
+def requests_for_due(
     context: dg.ScheduleEvaluationContext, lakefs: LakeFSResource
 ) -> list[dg.RunRequest] | dg.SkipReason:
-    """Requests to mark every selected repository, except those whose newest run already reported the same problem;
-    if there are none, the reason why. Adds the partitions of the requested marks to Dagster.
+    """Requests to mark every selected repository whose cron schedule has this time, except those whose newest run
+    already reported the same problem; if there are none, the reason why. Adds the partitions of the requested marks to
+    Dagster.
 
     The mark id is the scheduled time, so that a repeated tick requests the same runs.
     """
     with reporting_failures():
         settings, client = Settings.load(os.environ, home_folder()), lakefs.client()
-        repositories = select_repositories(client.repositories(), settings)
-    if not repositories:
+        selected = select_repositories(client.repositories(), settings)
+    if not selected:
         return dg.SkipReason(no_match_message(client, settings))
-    problems = preflight_problems(client, repositories, settings)
+    time = context.scheduled_execution_time
+    repositories = [repository for repository in selected if is_due(repository.id, time)]
+    if not repositories:
+        return dg.SkipReason(f"No repository is scheduled for {time:%Y-%m-%d %H:%M} UTC.")
+    problems = preflight_problems(client, repositories)
     reported = {name for name, what in problems.items() if reported_before(context.instance, _SCHEDULE, name, what)}
-    mark_id = default_mark_id(context.scheduled_execution_time)
+    mark_id = default_mark_id(time)
     requests = [
-        run_request(
+        mark_request(
             repository,
             mark_id,
             f"{repository.id}|{mark_id}",
@@ -106,27 +112,47 @@ def requests_for_all(
     return requests
 
 
-def make_schedule(cron: str) -> dg.ScheduleDefinition:
-    """The schedule for a cron expression, in UTC. Raises `WrongUsage` if the expression is invalid."""
+def is_due(repository: str, time: datetime) -> bool:
+    """Whether the cron schedule of a repository has this time. Raises `WrongUsage` for invalid settings."""
+    cron = Settings.load(os.environ, home_folder(), repository=repository).mark_cron
+    minute = time.astimezone(UTC).replace(second=0, microsecond=0)
+    return next(CronSim(cron, minute - timedelta(minutes=1)), None) == minute
+
+
+def configured_crons(environ: Mapping[str, str]) -> list[str]:
+    """The cron schedules of all repositories. Raises `WrongUsage` if one is invalid, or the fleet file is."""
+    fleet = Settings.fleet_file(environ)
+    variable = environ.get("LAKEGC_MARK_CRON", "").strip()
+    if variable or fleet is None:
+        return [variable or DEFAULT_MARK_CRON]
+    given = [values["mark_cron"] for values in (fleet.shared, *fleet.sections.values()) if "mark_cron" in values]
+    return sorted({fleet.shared.get("mark_cron", DEFAULT_MARK_CRON), *given})
+
+
+def make_schedule(crons: Sequence[str]) -> dg.ScheduleDefinition:
+    """The schedule with all these cron expressions, in UTC. Raises `WrongUsage` if one is invalid."""
     make = dg.schedule(
-        cron,
+        list(crons),
         name=_SCHEDULE,
         job=mark_job,
         execution_timezone="UTC",
-        description="""Marks all repositories of the lakeFS server at the times of LAKEGC_MARK_CRON (UTC, by default
-every night at three), with the scheduled time as the mark id. It also makes full marks that are due
-(LAKEGC_FULL_EVERY), even if all other marks of the repository name their base mark with --since.
+        description="""Marks the repositories of the lakeFS server, each at the times of its setting *mark_cron* (UTC,
+by default every night at three), with the scheduled time as the mark id. It also makes full marks that are due
+(*full_every*), even if all other marks of the repository name their base mark with --since. A changed *mark_cron* takes
+effect when this code location is reloaded.
 
-Repositories are selected by shell patterns: LAKEGC_REPOSITORIES_INCLUDE (default *) and LAKEGC_REPOSITORIES_EXCLUDE
-(default none), for example lake-*,archive. A repository that can't be marked, because it is read-only or permissions
-are missing, has one failed run that says why, and is then skipped until the problem is solved or changes. It doesn't
+Repositories are selected by shell patterns: *repositories_include* (default *) and *repositories_exclude* (default
+none), for example lake-*,archive. A repository that can't be marked, because it is read-only or permissions are
+missing, has one failed run that says why, and is then skipped until the problem is solved or changes. It doesn't
 delay the others.""",
     )
     try:
-        return make(requests_for_all)
+        return make(requests_for_due)
     except dg.DagsterInvalidDefinitionError:
-        raise WrongUsage(f"LAKEGC_MARK_CRON is '{cron}': expected a cron schedule in UTC, such as 0 3 * * *") from None
+        raise WrongUsage(
+            f"LAKEGC_MARK_CRON is '{', '.join(crons)}': expected a cron schedule in UTC, such as 0 3 * * *"
+        ) from None
 
 
 # the only setting that is needed at import; each run reads and checks the others
-mark_repositories = make_schedule(os.environ.get("LAKEGC_MARK_CRON", "").strip() or DEFAULT_MARK_CRON)
+mark_repositories = make_schedule(configured_crons(os.environ))

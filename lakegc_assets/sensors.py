@@ -12,7 +12,7 @@ import dagster as dg
 
 from lakegc_assets.assets.approval_events import MANUAL_EVENT_ADVICE, is_an_approval, report_advice
 from lakegc_assets.assets.review import APPROVAL
-from lakegc_assets.jobs import backup_and_sweep_job, mark_job, run_request, sweep_job
+from lakegc_assets.jobs import backup_and_sweep_job, mark_job, mark_request, sweep_job
 from lakegc_assets.mark.repository_selection import no_match_message, select_repositories
 from lakegc_assets.partitions import PARTITIONS, REPOSITORY_TAG
 from spark_resources.errors import LakegcError
@@ -61,7 +61,7 @@ def new_repositories(context: dg.SensorEvaluationContext, lakefs: LakeFSResource
         )
     to_mark = dict(list(new.items())[:MAX_NEW_PER_TICK])
     mark_id = default_mark_id(now)
-    requests = [run_request(repository, mark_id, run_key=key, tags={}) for key, repository in to_mark.items()]
+    requests = [mark_request(repository, mark_id, run_key=key, tags={}) for key, repository in to_mark.items()]
     return dg.SensorResult(
         run_requests=requests,
         dynamic_partitions_requests=[
@@ -75,6 +75,11 @@ def new_repositories(context: dg.SensorEvaluationContext, lakefs: LakeFSResource
 APPROVALS_PER_TICK = 20
 
 
+def has_backup(repository: str) -> bool:
+    """Whether a backup of a repository's expired objects has to be made before they are swept."""
+    return Settings.load(os.environ, home_folder(), repository=repository).backup_to is not None
+
+
 @dg.sensor(
     jobs=[sweep_job, backup_and_sweep_job],
     minimum_interval_seconds=30,
@@ -82,7 +87,7 @@ APPROVALS_PER_TICK = 20
 
 Approvals are given by the job *approve* or by 'lakegc approve'; a manually reported event of sweep_approval
 approves nothing, and the sensor says what to do instead. The sweep itself verifies the approval in the namespace
-before anything is deleted. If LAKEGC_BACKUP_TO is set, a backup is made first. While this sensor is off,
+before anything is deleted. If a backup destination is set, a backup is made first. While this sensor is off,
 sweeps start only manually; approvals given meanwhile are picked up when it is turned on.""",
 )
 def approved_sweeps(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
@@ -94,7 +99,6 @@ def approved_sweeps(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg
     if not events:
         return dg.SkipReason("No new approval.")
     requests, ignored = [], []
-    job = backup_and_sweep_job if os.environ.get("LAKEGC_BACKUP_TO", "").strip() else sweep_job
     for event in events:
         key = event.partition_key or ""
         if not is_an_approval(event):
@@ -103,6 +107,7 @@ def approved_sweeps(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg
             continue
         try:
             partition = Partition.parse(key)
+            job = backup_and_sweep_job if has_backup(partition.repository) else sweep_job
         except LakegcError as error:
             ignored.append(str(error))
             continue

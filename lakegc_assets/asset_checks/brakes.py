@@ -16,6 +16,7 @@ from lakegc_assets.assets import review
 from lakegc_assets.resources import MarksResource
 from lakegc_assets.rules.brakes import BRAKES, Brake, BrakeLimits, brakes
 from spark_resources.errors import LakegcError
+from spark_resources.model import Partition
 
 DESCRIPTIONS = {
     "share": "The expired share of the repository is within its limit.",
@@ -77,7 +78,7 @@ with warnings.catch_warnings():
     def check_brakes(context: dg.AssetCheckExecutionContext, marks: MarksResource) -> Iterator[dg.AssetCheckResult]:
         """Every brake of the partition's mark, with the currently configured limits."""
         try:
-            limits = BrakeLimits.of(marks.settings())
+            limits = BrakeLimits.of(marks.settings(Partition.parse(context.partition_key).repository))
             all_brakes = brakes(
                 marks.record(context.partition_key), limits, now=marks.store_time(context.partition_key)
             )

@@ -51,7 +51,8 @@ def backup(context: dg.AssetExecutionContext, config: BackupConfig, marks: Marks
     resumes when it is run again. `lakegc restore` restores objects from it.
     """
     with reporting_failures():
-        partition, settings = Partition.parse(context.partition_key), marks.settings()
+        partition = Partition.parse(context.partition_key)
+        settings = marks.settings(partition.repository)
         to = config.to or settings.backup_to
         if not to:
             raise WrongUsage("there is no backup destination: set LAKEGC_BACKUP_TO, or 'to' in the run's config")

@@ -36,7 +36,7 @@ def expired_set(context: dg.AssetExecutionContext, marks: MarksResource) -> Mate
     with reporting_failures(context):
         run = marks.resume(context.partition_key, context.log.info)
         expired.compute(run)
-        yield expired_set_result(run, price=marks.settings().price_per_gb_month)
+        yield expired_set_result(run, price=marks.settings(run.partition.repository).price_per_gb_month)
 
 
 APPROVAL = dg.AssetKey("sweep_approval")

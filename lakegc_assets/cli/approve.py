@@ -65,7 +65,8 @@ def approve(repository: str, mark_id: str, options: ApproveOptions, *, as_json: 
     server = Server.configured()
     target = with_probed_capabilities(server.target(repository))
     proposal = propose(target, resolve_mark_id(target.place, repository, mark_id), now=target.place.store().now())
-    limits, single_deployment = BrakeLimits.of(server.settings), server.settings.single_deployment
+    settings = server.settings(repository)
+    limits, single_deployment = BrakeLimits.of(settings), settings.single_deployment
     try:
         if not options.yes:
             now = proposal.store.now()

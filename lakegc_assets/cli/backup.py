@@ -58,7 +58,7 @@ def backup(repository: str, name: str, to: str, limits: CopyLimits) -> tuple[Bac
     """Run the job `back_up` for one finished mark. Returns the backup's summary and its destination."""
     server = Server.configured()
     layout, _, mark_id = name.rpartition("/")
-    partition, settings = Partition.of(repository, mark_id), server.settings
+    partition, settings = Partition.of(repository, mark_id), server.settings(repository)
     to = to or settings.backup_to or ""
     if not to:
         raise WrongUsage("no backup destination is set: pass one after the mark, or set LAKEGC_BACKUP_TO")
@@ -129,7 +129,7 @@ def restore(
     """Restore the missing objects or, with `drill_options`, test the restore of a few in a scratch location."""
     with restore_run(partition, source, limits, with_lease=drill_options is None) as run:
         if drill_options is not None:
-            settings = Settings.load(os.environ, home_folder()).store_settings()
+            settings = Settings.load(os.environ, home_folder(), repository=partition.repository).store_settings()
             with scratch_place(run, drill_options.scratch, settings) as scratch:
                 return drill(run, selection, drill_options.objects, drill_options.seed, scratch)
         return restore_objects(run, selection)
@@ -152,9 +152,10 @@ def restore_run(
     context = dg.build_init_resource_context()
     try:
         _, target = partition_and_target(marks, str(partition))
-        place, backup = open_source(target, marks.settings().store_settings(), partition.mark_id, source)
+        settings = marks.settings(partition.repository)
+        place, backup = open_source(target, settings.store_settings(), partition.mark_id, source)
         if with_lease:
-            marks.ensure_lease(partition, target, marks.settings())
+            marks.ensure_lease(partition, target, settings)
         yield RestoreRun(target, backup, place, marks.lakefs.client(), marks.session, limits, publish)
     finally:
         marks.teardown_after_execution(context)

@@ -19,7 +19,8 @@ from spark_resources.settings import Settings
 
 def configured_brakes(record: MarkRecord, *, now: datetime) -> tuple[Brake, ...]:
     """The brakes of a finished mark with the configured limits. `now` is by the store's clock."""
-    return brakes(record, BrakeLimits.of(Settings.load(os.environ, home_folder())), now=now)
+    settings = Settings.load(os.environ, home_folder(), repository=record.repository)
+    return brakes(record, BrakeLimits.of(settings), now=now)
 
 
 def in_words(all_brakes: Sequence[Brake]) -> str:

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from lakegc_assets.cli.config_app import config_app
 from lakegc_assets.cli.escaping import print_text
 from lakegc_assets.cli.holds_app import holds_app
 from lakegc_assets.cli.invocation import command
@@ -23,6 +24,7 @@ from lakegc_assets.cli.options import (
     RepositoryArgument,
     StoreOption,
     check_mark_options,
+    configured_scope,
     read_lines,
     refuse_rows_without_list,
     resolve_partition,
@@ -63,7 +65,8 @@ def settings_options(
         bool, typer.Option("--version", help="show lakegc's version and exit", callback=show_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Settings come from options, then LAKEGC_* variables, then lakectl's variables and ~/.lakectl.yaml."""
+    """Settings come from options, then LAKEGC_* variables, then lakegc.toml, then lakectl's variables and
+    ~/.lakectl.yaml."""
     context.obj.command = context.invoked_subcommand or ""
     if setting:
         apply_settings(setting)
@@ -117,7 +120,10 @@ def mark(
     context: typer.Context,
     repository: RepositoryArgument,
     mark_id: Annotated[str | None, typer.Option(help="id of the mark; the UTC start time by default")] = None,
-    scope: Annotated[Scope, typer.Option(help="which stored objects are candidates")] = Scope.UNIFIED,
+    scope: Annotated[
+        Scope | None,
+        typer.Option(help="which stored objects are candidates; by default the setting mark_scope"),
+    ] = None,
     min_age: Annotated[str, typer.Option(help="keep objects younger than this by the store's clock, e.g. 24h")] = "",
     allow_young: Annotated[bool, typer.Option("--allow-young", help="allow a --min-age below 24h")] = False,
     accept_missing: Annotated[
@@ -144,7 +150,7 @@ def mark(
         raise WrongUsage(f"--clean is now called --full: {command('mark', repository, '--full')}")
     partition = Partition.of(repository, mark_id or default_mark_id(datetime.now(UTC)))
     options = {
-        "scope": scope.name,
+        "scope": (scope or configured_scope(repository)).name,
         "min_age": min_age,
         "allow_young": allow_young,
         "accept_missing": read_lines(accept_missing),
@@ -153,7 +159,7 @@ def mark(
         "since": since,
         "full": full,
     }
-    check_mark_options(options)
+    check_mark_options(repository, options)
     check_java()
     start_spark_ahead(context)
     from lakegc_assets.cli import mark as marks
@@ -437,6 +443,7 @@ def ui(
     serve_ui(home, host=host, port=port)
 
 
+app.add_typer(config_app, name="config")
 app.add_typer(holds_app, name="holds")
 app.add_typer(sandbox_app, name="sandbox")
 

@@ -182,7 +182,7 @@ def approve(server: Server) -> None:
     now = target.place.store().now()
     proposal = propose(target, MARK_ID, now=now)
     request = ApprovalRequest(who=APPROVER, how="lakegc demo", when=now, digest=proposal.digest)
-    limits = BrakeLimits.of(server.settings)
+    limits = BrakeLimits.of(server.settings(worked_example.REPOSITORY))
     approval.approve(proposal, request, server.lakefs, limits, now=now, single_deployment=False)
 
 

@@ -48,18 +48,19 @@ from spark_resources.stores.place import Place
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A lakeFS server and the settings for it and its stores."""
+    """The configured lakeFS server, with the settings for each of its repositories."""
 
-    settings: Settings
     lakefs: LakeFS
 
     @classmethod
     def configured(cls) -> Server:
-        settings = Settings.load(os.environ, home_folder())
-        return cls(settings, LakeFS(LakeFSSettings.of(settings)))
+        return cls(LakeFS(LakeFSSettings.of(Settings.load(os.environ, home_folder()))))
+
+    def settings(self, repository: str) -> Settings:
+        return Settings.load(os.environ, home_folder(), repository=repository)
 
     def target(self, repository: str) -> Target:
-        return find_target(self.lakefs, repository, self.settings)
+        return find_target(self.lakefs, repository, self.settings(repository))
 
 
 # --- making a mark --------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import typer
 
 from spark_resources.errors import WrongUsage
 from spark_resources.host.user_folders import home_folder
-from spark_resources.identifiers import Partition
+from spark_resources.identifiers import Partition, Scope
 
 
 class Format(StrEnum):
@@ -39,8 +39,8 @@ StoreOption = typer.Option(
 )
 
 
-def check_mark_options(options: Mapping[str, Any]) -> None:
-    """Raise the error that a mark with these options would raise, before anything is started."""
+def check_mark_options(repository: str, options: Mapping[str, Any]) -> None:
+    """Raise the error that a mark of the repository with these options would raise, before anything is started."""
     from lakegc_assets.mark.options import (
         MarkOptions,
         check_min_age,
@@ -59,8 +59,15 @@ def check_mark_options(options: Mapping[str, Any]) -> None:
         full=options["full"],
     )
     refuse_contradictions(chosen)
-    configured = Settings.load(os.environ, home_folder()).min_age
+    configured = Settings.load(os.environ, home_folder(), repository=repository).min_age
     check_min_age(configured if chosen.min_age is None else chosen.min_age, chosen)
+
+
+def configured_scope(repository: str) -> Scope:
+    """The scope of a repository's marks, unless an option overrides it."""
+    from spark_resources.settings import Settings
+
+    return Settings.load(os.environ, home_folder(), repository=repository).mark_scope
 
 
 def resolve_partition(repository: str, mark_id: str) -> Partition:

@@ -114,7 +114,7 @@ def show(repository: str, mark_id: str, *, list_all: bool, output_format: str, d
     if list_all:
         list_rows(expired_tables(mark), mark.record.start, output_format)
         return
-    review = Review.of(mark, depth=depth, price=Server.configured().settings.price_per_gb_month)
+    review = Review.of(mark, depth=depth, price=Server.configured().settings(repository).price_per_gb_month)
     if output_format == "table":
         show_review(review)
     else:

@@ -53,7 +53,7 @@ def refuse_early(partition: Partition) -> None:
     """Raise the error that the sweep would be refused with, as far as small records reveal it."""
     server = Server.configured()
     target = with_probed_capabilities(server.target(partition.repository))
-    refuse_sweep_early(target, partition.mark_id, backup_to=server.settings.backup_to)
+    refuse_sweep_early(target, partition.mark_id, backup_to=server.settings(partition.repository).backup_to)
 
 
 def sweep(partition: Partition, options: SweepOptions) -> tuple[Report, FinishedWithFailures | None]:

@@ -54,12 +54,12 @@ def open_sweep(marks: MarksResource, partition_key: str, options: SweepOptions, 
     if Mark.exists(target.place, partition.mark_id):
         verified = Mark.open(target.place, partition.mark_id).record
         refuse_unapproved(target, verified)
-        lease = marks.ensure_lease(partition, target, marks.settings())
+        lease = marks.ensure_lease(partition, target, marks.settings(partition.repository))
         mark, foreign = Mark.open(target.place, partition.mark_id), None  # read again under the lease
         refuse_changed_meanwhile(mark.record, verified)
     else:
         foreign = approved_foreign(target, partition)
-        lease = marks.ensure_lease(partition, target, marks.settings())
+        lease = marks.ensure_lease(partition, target, marks.settings(partition.repository))
         mark = begin(target, foreign.mark, foreign.approval)
     return sweep_run(marks, partition, target, mark, lease, options, log_message, foreign)
 
@@ -73,7 +73,7 @@ def open_swept(marks: MarksResource, partition_key: str, options: SweepOptions, 
     foreign = None
     if not Mark.exists(target.place, partition.mark_id) and open_sweep_record(target, partition.mark_id) is not None:
         foreign = known_foreign(target, partition)
-    lease = marks.ensure_lease(partition, target, marks.settings())
+    lease = marks.ensure_lease(partition, target, marks.settings(partition.repository))
     mark = (
         open_sweep_record(target, partition.mark_id)
         if foreign is not None
@@ -93,7 +93,8 @@ def open_swept(marks: MarksResource, partition_key: str, options: SweepOptions, 
 
 def partition_and_target(marks: MarksResource, partition_key: str) -> tuple[Partition, Target]:
     partition = Partition.parse(partition_key)
-    target = with_probed_capabilities(find_target(marks.lakefs.client(), partition.repository, marks.settings()))
+    settings = marks.settings(partition.repository)
+    target = with_probed_capabilities(find_target(marks.lakefs.client(), partition.repository, settings))
     refuse_foreign_namespace(target.place, target.repository.id, target.repository.created)
     refuse_unknown_quarantine_format(target.place)
     return partition, target
@@ -212,10 +213,10 @@ def sweep_run(
     marks: MarksResource, partition: Partition, target: Target, mark: Mark, lease: Lease, options: SweepOptions,
     log_message: LogMessage, foreign: ForeignMark | None,
 ) -> SweepRun:  # fmt: skip
-    settings = marks.settings()
+    settings = marks.settings(partition.repository)
     to = options.backup_to or settings.backup_to
     limits = SweepLimits(
-        marks.limits(), settings.verification_age, options.rate, options.quarantine,
+        marks.limits(partition.repository), settings.verification_age, options.rate, options.quarantine,
         timedelta(seconds=settings.head_check_interval_s), to,
     )  # fmt: skip
     lakefs = marks.lakefs.client()

@@ -173,7 +173,7 @@ def test_documented_defaults_of_settings_are_the_effective_ones() -> None:
 @a_page
 def test_environment_variables_named_on_a_page_belong_to_existing_settings(page: Path) -> None:
     variables = set(re.findall(r"LAKEGC_([A-Z0-9_]*[A-Z0-9])\b", text(page)))
-    of_tests = ("TEST_", "MODEL_", "ALL_", "LONG_", "RECORDINGS", "INCREMENTAL_MARKS", "S3")
+    of_tests = ("TEST_", "MODEL_", "ALL_", "LONG_", "RECORDINGS", "INCREMENTAL_MARKS", "S3", "CONFIG")
     strange = {name for name in variables if name.lower() not in Settings.model_fields}
 
     assert [name for name in sorted(strange) if not name.startswith(of_tests)] == []

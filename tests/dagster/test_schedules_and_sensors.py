@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -12,7 +13,7 @@ import dagster as dg
 import pytest
 from dagster._core.errors import ScheduleExecutionError  # the daemon gets this error, which has no public name
 
-from lakegc_assets import schedules
+from lakegc_assets import schedules, sensors
 from lakegc_assets.definitions import defs, mark_job, sweep_job
 from lakegc_assets.partitions import REPOSITORY_TAG
 from lakegc_assets.schedules import PREFLIGHT_TAG, mark_repositories
@@ -92,7 +93,7 @@ def fail_preflight(night: Night, monkeypatch: pytest.MonkeyPatch, name: str, sen
     monkeypatch.setattr(
         schedules,
         "preflight_problem",
-        lambda lakefs, repository, known: sentence if repository.id == name else look(lakefs, repository, known),
+        lambda lakefs, repository: sentence if repository.id == name else look(lakefs, repository),
     )
 
 
@@ -187,10 +188,10 @@ def test_a_repository_whose_preflight_times_out_is_marked_like_the_others(
     answered = threading.Event()
     look = schedules.preflight_problem
 
-    def slow(lakefs: object, repository: object, known: object) -> str | None:
+    def slow(lakefs: object, repository: object) -> str | None:
         if repository.id == "lake-b":  # type: ignore[attr-defined]
             answered.wait(60)
-        return look(lakefs, repository, known)  # type: ignore[arg-type]
+        return look(lakefs, repository)  # type: ignore[arg-type]
 
     monkeypatch.setattr(schedules, "preflight_problem", slow)
     monkeypatch.setattr(schedules, "PREFLIGHT_TIMEOUT_S", 0.5)
@@ -220,8 +221,49 @@ def test_a_tick_fails_if_the_server_is_unreachable(night: Night) -> None:
 def test_an_invalid_cron_schedule_is_refused() -> None:
     """The message names the variable; no other schedule replaces it."""
     with pytest.raises(WrongUsage, match="LAKEGC_MARK_CRON is 'at night': expected a cron schedule"):
-        schedules.make_schedule("at night")
-    assert schedules.make_schedule("*/5 * * * *").cron_schedule == "*/5 * * * *"
+        schedules.make_schedule(["at night"])
+    assert schedules.make_schedule(["*/5 * * * *"]).cron_schedule == ["*/5 * * * *"]
+
+
+def fleet_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: str) -> None:
+    """Configure a fleet file with this content."""
+    path = tmp_path / "fleet.toml"
+    path.write_text(content)
+    monkeypatch.setenv("LAKEGC_CONFIG", str(path))
+
+
+def test_each_repository_is_marked_at_the_times_of_its_own_schedule(
+    night: Night, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A section of the fleet file changes the times of the repositories that match it."""
+    fleet_file(monkeypatch, tmp_path, '[repositories."lake-[ab]"]\nmark_cron = "30 5 * * SAT"')
+
+    assert schedules.configured_crons(os.environ) == ["0 3 * * *", "30 5 * * SAT"]
+    assert repositories(night.evaluate_schedule()[0]) == {"lake-c"}
+    saturday = OCCASION.replace(hour=5, minute=30)
+    assert repositories(night.evaluate_schedule(saturday)[0]) == {"lake-a", "lake-b"}
+    assert "05:30" in night.evaluate_schedule(saturday + timedelta(days=1))[1]
+
+
+def test_the_fleet_file_decides_the_scope_of_scheduled_marks(
+    night: Night, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fleet_file(monkeypatch, tmp_path, 'mark_scope = "committed"\n[repositories.lake-b]\nmark_scope = "uncommitted"')
+
+    requests, _ = night.evaluate_schedule()
+    assert {
+        request.tags[REPOSITORY_TAG]: request.run_config["ops"]["namespace_slices"]["config"]["scope"]
+        for request in requests
+    } == {"lake-a": "COMMITTED", "lake-b": "UNCOMMITTED", "lake-c": "COMMITTED"}
+
+
+def test_the_fleet_file_decides_whether_a_backup_precedes_the_sweep(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fleet_file(monkeypatch, tmp_path, '[repositories."lake-a"]\nbackup_to = "/backups"')
+
+    assert sensors.has_backup("lake-a")
+    assert not sensors.has_backup("lake-b")
 
 
 def test_schedules_and_sensors_are_off_by_default() -> None:

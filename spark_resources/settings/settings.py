@@ -1,7 +1,7 @@
 """All settings of lakegc, their origins, and the precedence of their sources.
 
-The sources are options, `LAKEGC_*` variables, lakectl's variables and lakectl's file; the first one that has a setting
-wins. `Settings.load` gets the environment as an argument; nothing here reads `os.environ`.
+The sources are options, `LAKEGC_*` variables, the fleet file, lakectl's variables and lakectl's file; the first one
+that has a setting wins. `Settings.load` gets the environment as an argument; nothing here reads `os.environ`.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
+from cronsim import CronSim, CronSimError
 from pydantic import BeforeValidator, Field, PrivateAttr, SecretStr, ValidationError
 from pydantic_settings import (
     BaseSettings,
@@ -25,15 +26,19 @@ from pydantic_settings import (
 )
 
 from spark_resources.errors import WrongUsage, did_you_mean
+from spark_resources.identifiers import Scope
 from spark_resources.records.signing import KEY_FORMAT, KEY_VARIABLE, SigningKeys, parse_keys
+from spark_resources.settings.fleet_file import VARIABLE as FLEET_FILE_VARIABLE
+from spark_resources.settings.fleet_file import FleetFile, KnownSettings, find_fleet_file, read_fleet_file
 
 if TYPE_CHECKING:
     from spark_resources.stores.retry import RetryPolicy
     from spark_resources.stores.settings import StoreSettings
 
 PREFIX = "LAKEGC_"
-NOT_SETTINGS = frozenset({"LAKEGC_DEBUG", "LAKEGC_INCREMENTAL_MARKS", "LAKEGC_RECORDINGS"})
-"""Variables with the settings' prefix that aren't settings: for the option --debug, and for lakegc's own tests."""
+NOT_SETTINGS = frozenset({"LAKEGC_DEBUG", "LAKEGC_INCREMENTAL_MARKS", "LAKEGC_RECORDINGS", FLEET_FILE_VARIABLE})
+"""Variables with the settings' prefix that aren't settings: for the option --debug, for the location of the fleet file,
+and for lakegc's own tests."""
 TEST_PREFIXES = ("LAKEGC_TEST_", "LAKEGC_MODEL_", "LAKEGC_ALL_", "LAKEGC_LONG_")
 RENAMED: Mapping[str, str] = {
     "asking_requests": "probe_requests",
@@ -43,6 +48,15 @@ RENAMED: Mapping[str, str] = {
 }
 """The new name of each renamed setting. The former name is refused, because ignoring it might remove a limit."""
 DEFAULT_MARK_CRON = "0 3 * * *"
+PROCESS_SETTINGS = frozenset(
+    {
+        *("endpoint_url", "access_key_id", "ca_bundle", "verify_tls", "probe_requests", "retry_total_s"),
+        *("connect_timeout_s", "read_timeout_s", "slow_read_timeout_s", "task_timeout_s"),
+        *("spark_master", "parallelism", "shuffle_partitions", "spark_conf"),
+        *("repositories_include", "repositories_exclude"),
+    }
+)
+"""Settings of the lakeFS server, of Spark and of the selection of repositories, which can't differ by repository."""
 
 # lakectl's variables, and the same settings in its file (as section, name).
 _LAKECTL_VARIABLES = {
@@ -91,6 +105,17 @@ def _address(value: object) -> object:
     raise ValueError("not an address")
 
 
+def _cron(value: object) -> object:
+    """A cron expression with five fields. Raises `ValueError` if it isn't one."""
+    if not isinstance(value, str):
+        raise ValueError("not a cron expression")
+    try:
+        CronSim(value, datetime(2000, 1, 1, tzinfo=UTC))
+    except CronSimError as error:
+        raise ValueError(str(error)) from None
+    return value
+
+
 def _split_list(value: object) -> object:
     """The parts of a text (patterns or keys), which are separated by commas or spaces; any other value unchanged."""
     return tuple(re.findall(r"[^,\s]+", value)) if isinstance(value, str) else value
@@ -107,6 +132,7 @@ Count = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1)]
+Cron = Annotated[str, BeforeValidator(_cron)]
 Secret = Annotated[SecretStr, Field(min_length=1)]
 Patterns = Annotated[tuple[Name, ...], NoDecode, BeforeValidator(_split_list)]
 SecretTexts = Annotated[tuple[Secret, ...], NoDecode, BeforeValidator(_split_list)]
@@ -202,7 +228,11 @@ class Settings(BaseSettings):
     # Scheduled marks: repositories by shell patterns of their ids, and a cron schedule in UTC.
     repositories_include: Patterns = ("*",)
     repositories_exclude: Patterns = ()
-    mark_cron: Name = DEFAULT_MARK_CRON
+    mark_cron: Cron = DEFAULT_MARK_CRON
+    mark_scope: Scope = Scope.UNIFIED
+
+    # Who is responsible for a repository, as shown to people and passed to those who are notified.
+    owners: Patterns = ()
 
     # Spark. The configuration may contain credentials for stores, so it is never shown. The number of tasks depends on
     # Spark's cores, unless it is set here.
@@ -226,8 +256,19 @@ class Settings(BaseSettings):
         return (init_settings,)
 
     @classmethod
-    def load(cls, environ: Mapping[str, str], home: Path, **options: Any) -> Settings:
-        """The settings from options (None means not given), variables and lakectl's file in `home`.
+    def load(
+        cls,
+        environ: Mapping[str, str],
+        home: Path,
+        *,
+        repository: str | None = None,
+        directory: Path | None = None,
+        **options: Any,
+    ) -> Settings:
+        """The settings from options (None means not given), variables, the fleet file and lakectl's file in `home`.
+
+        With `repository`, the fleet file's sections for it apply. The fleet file is looked for in `directory`, by
+        default the working directory.
 
         Raises `WrongUsage`, naming the option, variable or file and the expected form. It is also raised for a variable
         that begins with LAKEGC_ but isn't a setting: misspelling one could disable a safeguard that the user relies on.
@@ -242,9 +283,11 @@ class Settings(BaseSettings):
             raise WrongUsage(f"variable {KEY_VARIABLE} is empty: set a key, or unset it to disable signing")
         values: dict[str, Any] = {}
         origins: dict[str, str] = {}
+        fleet = cls.fleet_file(environ, directory)
         sources = (
             {name: (value, f"option {name}") for name, value in options.items() if value is not None},
             _variables(cls, environ),
+            {} if fleet is None else fleet.values(repository),
             _lakectl_variables(environ),
             _lakectl_file(environ, home),
         )
@@ -261,6 +304,28 @@ class Settings(BaseSettings):
             raise WrongUsage(f"invalid signing keys: {error}") from None
         settings._origins = origins
         return settings
+
+    @classmethod
+    def fleet_file(cls, environ: Mapping[str, str], directory: Path | None = None) -> FleetFile | None:
+        """The fleet file that LAKEGC_CONFIG names, or else `lakegc.toml` in the directory (by default the working
+        directory); None if there is none. Raises `WrongUsage` if any section of it is invalid."""
+        path = find_fleet_file(environ, Path() if directory is None else directory)
+        if path is None:
+            return None
+        secret = [name for name in cls.model_fields if cls.is_secret(name, "")]
+        fleet = read_fleet_file(path, KnownSettings(cls.model_fields, secret, PROCESS_SETTINGS, RENAMED))
+        for values in (fleet.values(None), *map(fleet.section, fleet.sections)):
+            given = {name: value for name, (value, _) in values.items()}
+            origins = {name: origin for name, (_, origin) in values.items()}
+            try:
+                cls(**given)
+            except ValidationError as error:
+                raise _validation_error(cls, error, given, origins) from None
+            if cls.is_secret("spark_conf", str(given.get("spark_conf", ""))):
+                raise WrongUsage(
+                    f"{origins['spark_conf']} contains a secret: set the variable LAKEGC_SPARK_CONF instead"
+                )
+        return fleet
 
     @classmethod
     def is_secret(cls, name: str, value: str) -> bool:
@@ -415,6 +480,7 @@ _EXPECTED = {
     "repositories_include": "comma-separated shell patterns of repository ids, such as lake-*,archive",
     "repositories_exclude": "comma-separated shell patterns of repository ids, such as test-*",
     "mark_cron": "a cron schedule in UTC, such as 0 3 * * *",
+    "mark_scope": "unified, committed or uncommitted",
     "spark_conf": 'a JSON object of strings, such as {"spark.executor.memory": "4g"}',
 }
 

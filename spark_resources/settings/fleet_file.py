@@ -1,0 +1,132 @@
+"""The fleet file, `lakegc.toml`: settings for all repositories, and sections that override them for some.
+
+    min_age = "48h"                   # any setting: for all repositories
+
+    [repositories."lake-*"]           # a shell pattern of repository ids
+    brake_share = 0.1
+
+    [repositories.lake-main]          # an id takes precedence over patterns
+    brake_share = 0.02
+
+Only its structure is checked here; `Settings` checks the values.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from spark_resources.errors import WrongUsage, did_you_mean
+
+VARIABLE = "LAKEGC_CONFIG"
+NAME = "lakegc.toml"
+SECTIONS = "repositories"
+
+
+@dataclass(frozen=True, slots=True)
+class KnownSettings:
+    """The names that a fleet file may contain: all `settings`; those that are `secret` or that apply to the whole
+    `process` only, which are refused in the file or in its sections; and the `renamed` ones, with their new names."""
+
+    settings: Collection[str]
+    secret: Collection[str] = ()
+    process: Collection[str] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class FleetFile:
+    """The values of a fleet file: for all repositories, and by pattern, each by the name of its setting."""
+
+    path: Path
+    shared: Mapping[str, Any]
+    sections: Mapping[str, Mapping[str, Any]]
+
+    def values(self, repository: str | None) -> dict[str, tuple[Any, str]]:
+        """The values that apply to a repository, each with its origin; None: those for all repositories.
+
+        The section with its id precedes sections with matching patterns, which precede the values for all repositories.
+        Raises `WrongUsage` if two patterns give it different values of one setting.
+        """
+        found = {name: (value, f"{name} in {self.path}") for name, value in self.shared.items()}
+        return found if repository is None else found | self._from_patterns(repository) | self.section(repository)
+
+    def matching(self, repository: str) -> list[str]:
+        """The patterns of the sections that apply to a repository, in the order of the file."""
+        return [pattern for pattern in self.sections if fnmatchcase(repository, pattern)]
+
+    def section(self, pattern: str) -> dict[str, tuple[Any, str]]:
+        """The values of one section, each with its origin; empty if there is no such section."""
+        origin = f'in [{SECTIONS}."{pattern}"] of {self.path}'
+        return {name: (value, f"{name} {origin}") for name, value in self.sections.get(pattern, {}).items()}
+
+    def _from_patterns(self, repository: str) -> dict[str, tuple[Any, str]]:
+        found: dict[str, tuple[Any, str]] = {}
+        exact = self.sections.get(repository, {})
+        for pattern in self.matching(repository):
+            for name, (value, origin) in self.section(pattern).items():
+                if name in found and found[name][0] != value and name not in exact:
+                    raise WrongUsage(
+                        f"{found[name][1]} is {found[name][0]!r}, but {origin} is {value!r}, and both sections match "
+                        f'{repository}. Set {name} in a section [{SECTIONS}."{repository}"], or change a pattern.'
+                    )
+                found[name] = value, origin
+        return found
+
+
+def find_fleet_file(environ: Mapping[str, str], directory: Path) -> Path | None:
+    """The path in LAKEGC_CONFIG, or `lakegc.toml` in a directory if it exists. Raises `WrongUsage` if the variable
+    names a file that doesn't exist."""
+    directory = directory.absolute()
+    if named := environ.get(VARIABLE, "").strip():
+        path = directory / named
+        if not path.is_file():
+            raise WrongUsage(f"{VARIABLE} is {named}, which is not a file. Correct the path, or unset the variable.")
+        return path
+    path = directory / NAME
+    return path if path.is_file() else None
+
+
+def read_fleet_file(path: Path, known: KnownSettings) -> FleetFile:
+    """Read a fleet file. Raises `WrongUsage`, naming the file, section and setting, if it isn't TOML, or has an
+    unknown, renamed, secret or misplaced setting."""
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise WrongUsage(
+            f"the fleet file {path} can't be read ({type(error).__name__}). It must be a readable UTF-8 file."
+        ) from None
+    except tomllib.TOMLDecodeError as error:
+        raise WrongUsage(f"the fleet file {path} is not valid TOML: {error}") from None
+    sections = content.pop(SECTIONS, {})
+    if not isinstance(sections, dict) or not all(isinstance(section, dict) for section in sections.values()):
+        raise WrongUsage(
+            f"the fleet file {path} has {SECTIONS} that aren't sections: expected "
+            f'[{SECTIONS}."PATTERN"], and below it the settings of these repositories'
+        )
+    _refuse_unusable(content, f"in {path}", known, shared=True)
+    for pattern, section in sections.items():
+        _refuse_unusable(section, f'in [{SECTIONS}."{pattern}"] of {path}', known, shared=False)
+    return FleetFile(path, content, sections)
+
+
+def _refuse_unusable(values: Mapping[str, Any], where: str, known: KnownSettings, *, shared: bool) -> None:
+    for name in values:
+        if new := known.renamed.get(name):
+            raise WrongUsage(f"{name} {where}: the setting is now called {new}")
+        if name not in known.settings:
+            names = known.settings if not shared else [*known.settings, SECTIONS]
+            raise WrongUsage(f"{name} {where} is not a setting of lakegc. {did_you_mean(name, names)}".rstrip())
+        if name in known.secret:
+            raise WrongUsage(
+                f"{name} {where} is a secret, and a fleet file is shared and versioned: set the variable "
+                f"LAKEGC_{name.upper()} instead"
+            )
+        if not shared and name in known.process:
+            raise WrongUsage(
+                f"{name} {where} applies to the whole process, not to single repositories: move it above the sections"
+            )
