@@ -11,8 +11,8 @@ from lakegc_assets.assets.review import sweep_approval
 from lakegc_assets.assets.sweep import sweep_report
 from lakegc_assets.jobs import MARK_ASSETS, approve_job, backup_and_sweep_job, backup_job, mark_job, sweep_job
 from lakegc_assets.resources import MarksResource
-from lakegc_assets.schedules import mark_repositories
-from lakegc_assets.sensors import approved_sweeps, new_repositories
+from lakegc_assets.schedules import SCHEDULES
+from lakegc_assets.sensors import SENSORS
 from spark_resources.lakefs.resource import LakeFSResource
 from spark_resources.spark.resource import SparkResource
 
@@ -25,8 +25,8 @@ defs = dg.Definitions(
     assets=[*MARK_ASSETS, sweep_approval, backup, sweep_report],
     asset_checks=[*MARK_CHECKS, *BRAKE_CHECKS],
     jobs=[mark_job, approve_job, backup_job, backup_and_sweep_job, sweep_job],
-    schedules=[mark_repositories],
-    sensors=[new_repositories, approved_sweeps],
+    schedules=SCHEDULES,
+    sensors=SENSORS,
     resources={"lakefs": lakefs, "spark": spark, "marks": MarksResource(lakefs=lakefs, spark=spark)},
     executor=dg.in_process_executor,
 )

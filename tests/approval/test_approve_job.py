@@ -15,7 +15,7 @@ from lakegc_assets.cli.dagster_runs import run_sweep
 from lakegc_assets.definitions import defs
 from lakegc_assets.jobs import APPROVE_TEMPLATE, APPROVED_IN_UI, approve_job
 from lakegc_assets.partitions import PARTITIONS
-from lakegc_assets.sensors import approved_sweeps
+from lakegc_assets.sensors.approvals import approved_sweeps
 from spark_resources.errors import Refused
 from spark_resources.model import MarkState, Partition
 from tests.approval.conftest import Lake

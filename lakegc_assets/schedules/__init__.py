@@ -1,0 +1,5 @@
+"""The schedules of the code location, one module each. All are off until they are turned on in Dagster's UI."""
+
+from lakegc_assets.schedules.marks import mark_repositories
+
+SCHEDULES = [mark_repositories]
