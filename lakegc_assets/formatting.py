@@ -40,7 +40,7 @@ def money(amount: float) -> str:
 
 
 def age(span: timedelta) -> str:
-    """Format a time span in whole units of the largest unit that fits: 3 days, 4 hours, 20 seconds. A negative
+    """Format a time span as a whole number of the largest unit that fits: 3 days, 4 hours, 20 seconds. A negative
     span counts as 0."""
     seconds = max(0, int(span.total_seconds()))
     for unit, length in (("day", 86_400), ("hour", 3_600), ("minute", 60)):

@@ -88,7 +88,7 @@ mark_job = dg.define_asset_job(
     description="""Finds the expired objects of one lakeFS repository, with reasons. **It deletes nothing.**
 
 To make a mark: **Materialize all**, then add a partition `repository|mark_id`, for example `lake|20261121T085000Z`: the
-repository's id and an id for this mark, by convention the time in UTC. The five assets run one after the other in one
+repository's id and an id for this mark, by convention the time in UTC. The five assets run one after another in one
 process. A failed mark can be resumed from the asset that failed; a finished one is never changed, so the
 next mark needs a new id.
 

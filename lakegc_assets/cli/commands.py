@@ -463,7 +463,7 @@ def start_spark_ahead(context: typer.Context, *, keep_running: bool = True) -> N
     With `keep_running`, Spark runs until the process ends; commands that delete objects must pass False. Does nothing
     unless this process runs only this command.
     """
-    if context.obj.own_process:
+    if context.obj.has_own_process:
         from spark_resources.settings import Settings
         from spark_resources.spark.session import start_ahead
 

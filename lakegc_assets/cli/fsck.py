@@ -92,7 +92,7 @@ def show(report: Report, *, write_missing: Path | None, as_json: bool) -> int:
         show_verified(report)
         show_problems(report)
         show_notes(report, write_missing)
-    if report.sound:
+    if report.is_sound:
         return SOUND
     print_error(f"lakegc: {escaped_name(verdict(report))}")
     return DAMAGED
@@ -106,7 +106,7 @@ def verdict(report: Report) -> str:
         )
     if report.lost_count:
         parts.append(f"{report.lost_count:,} live {'object' if report.lost_count == 1 else 'objects'} missing")
-    return f"{report.repository} is {'sound' if report.sound else 'damaged: ' + ' and '.join(parts)}"
+    return f"{report.repository} is {'sound' if report.is_sound else 'damaged: ' + ' and '.join(parts)}"
 
 
 def show_verified(report: Report) -> None:
@@ -191,9 +191,9 @@ def show_notes(report: Report, write_missing: Path | None) -> None:
     elif write_missing is not None:
         print_sentence(f"The list of missing addresses is in {write_missing} ({report.lost_count:,} found).")
         next_command = command("mark", report.repository, "--accept-missing", str(write_missing))
-    if report.sound:
+    if report.is_sound:
         print_sentence(f"{verdict(report)}.")
-    if report.sound or write_missing is not None:
+    if report.is_sound or write_missing is not None:
         print_command("Next", next_command)
 
 
@@ -208,7 +208,7 @@ def document(report: Report, write_missing: Path | None) -> dict[str, Any]:
     return {
         "repository": report.repository,
         "namespace": report.namespace,
-        "sound": report.sound,
+        "sound": report.is_sound,
         "findings": [as_json(finding) for finding in report.findings],
         "missing": {
             "count": report.lost_count,

@@ -152,7 +152,7 @@ def matches(target: Target, server: Server, holds: Sequence[Hold], now: datetime
             f"{target.repository.id}'.",
             invariant=3,
         )
-    if unresolved := unresolvable(holds, graph_known=graph.complete):
+    if unresolved := unresolvable(holds, graph_known=graph.is_complete):
         raise Refused(
             f"holds that require the whole commit graph ({', '.join(unresolved)}) can't be resolved with these "
             f"credentials: {' '.join(report.not_verified)}",

@@ -34,14 +34,14 @@ def as_invoked(text: str, commands: Collection[str]) -> str:
 
 
 def _invocation() -> str:
-    return prefix(sys.argv[0], os.environ, Path.cwd(), has_tests=find_spec(TEST_PACKAGE) is not None)
+    return invocation_prefix(sys.argv[0], os.environ, Path.cwd(), has_test_packages=find_spec(TEST_PACKAGE) is not None)
 
 
-def prefix(program: str, environ: Mapping[str, str], cwd: Path, *, has_tests: bool) -> str:
+def invocation_prefix(program: str, environ: Mapping[str, str], cwd: Path, *, has_test_packages: bool) -> str:
     """The command that runs lakegc: `lakegc` if it is on the PATH, otherwise its path, an interpreter, or `uv run`.
 
-    `program` is sys.argv[0]; uv sets the variable UV. Without the test packages, `--no-dev` keeps uv from fetching
-    them.
+    `program` is sys.argv[0]; uv sets the environment variable UV. If the test packages aren't installed, `--no-dev`
+    keeps uv from downloading them.
     """
     path = Path(program)
     if path.parts[-2:] == ("cli", "__main__.py"):
@@ -49,7 +49,7 @@ def prefix(program: str, environ: Mapping[str, str], cwd: Path, *, has_tests: bo
     if path.stem != "lakegc":  # lakegc runs within another program
         return "lakegc"
     if uv := environ.get("UV", ""):
-        return f"{shlex.quote(relative_if_inside(uv, cwd))} run {'' if has_tests else '--no-dev '}lakegc"
+        return f"{shlex.quote(relative_if_inside(uv, cwd))} run {'' if has_test_packages else '--no-dev '}lakegc"
     on_path = shutil.which("lakegc", path=environ.get("PATH", ""))
     if on_path is not None and Path(on_path).samefile(shutil.which(program) or program):
         return "lakegc"

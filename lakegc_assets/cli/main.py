@@ -24,7 +24,7 @@ from spark_resources.errors import LakegcError
 def main(arguments: list[str] | None = None) -> None:
     """The entry point of the command `lakegc`."""
     show_warnings()
-    code = run(arguments, own_process=True)
+    code = run(arguments, has_own_process=True)
     gc.freeze()  # otherwise Python garbage-collects all imported modules at exit, which takes a second
     sys.exit(code)
 
@@ -42,47 +42,49 @@ RESUMABLE = frozenset({"sweep", "backup", "restore", "undo", "purge"})
 class Invocation:
     """One invocation of lakegc: whether it has its own process, and which command its arguments name."""
 
-    own_process: bool
+    has_own_process: bool
     command: str = ""
 
 
-def run(arguments: list[str] | None = None, *, own_process: bool = False) -> int:
+def run(arguments: list[str] | None = None, *, has_own_process: bool = False) -> int:
     """Run a command and return its exit code; errors become one message on stderr.
 
-    With `own_process`, a command may leave threads or Spark running until the process ends.
+    With `has_own_process`, a command may leave threads or Spark running until the process ends.
     """
-    invocation = Invocation(own_process)
+    invocation = Invocation(has_own_process)
     try:
         result = app(arguments, standalone_mode=False, obj=invocation)
         if result == INTERRUPTED:
             raise KeyboardInterrupt
         return result if isinstance(result, int) else 0
     except LakegcError as error:
-        return _failed(str(error), error.exit_code)
+        return _report_failure(str(error), error.exit_code)
     except typer.Exit as stop:
         return stop.exit_code
     except _UsageError as error:
         error.show(EscapedOutput())
         return 2
     except (KeyboardInterrupt, typer.Abort):
-        return _failed(interrupted(invocation.command, sys.argv[1:] if arguments is None else arguments), INTERRUPTED)
+        return _report_failure(
+            interrupted_message(invocation.command, sys.argv[1:] if arguments is None else arguments), INTERRUPTED
+        )
     except BrokenPipeError:
         return 1
     except Exception as error:
-        return _failed(
+        return _report_failure(
             f"{type(error).__name__}: {error}\nThis is a bug in lakegc. Run it with --debug, and report the traceback.",
             1,
         )
 
 
-def interrupted(name: str, arguments: list[str]) -> str:
+def interrupted_message(name: str, arguments: list[str]) -> str:
     """The message after Ctrl-C, with the next step."""
     if name in RESUMABLE:
         return f"interrupted. Progress is saved; run the same command again to resume:\n  {command(*arguments)}"
     return "interrupted. Nothing was deleted. Run the command again." if name == "mark" else "interrupted"
 
 
-def _failed(message: str, code: int) -> int:
+def _report_failure(message: str, code: int) -> int:
     if os.environ.get("LAKEGC_DEBUG"):
         print_error(traceback.format_exc())
     print_error(f"lakegc: {as_invoked(message, command_names())}", color="red" if code == 1 else "yellow")
@@ -90,7 +92,7 @@ def _failed(message: str, code: int) -> int:
 
 
 def command_names() -> set[str]:
-    """The commands of lakegc, including groups."""
+    """The names of lakegc's commands, including command groups."""
     names = {
         registered.name or registered.callback.__name__ for registered in app.registered_commands if registered.callback
     }

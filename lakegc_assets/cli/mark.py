@@ -67,8 +67,8 @@ class Server:
 
 
 def refuse_mark_early(partition: Partition, options: Mapping[str, Any]) -> None:
-    """Raise the error that the mark would be refused with, before its partition or run is created: if its id is
-    already used by a lakegc or foreign mark, or its base mark is missing or unfinished. Reads small records only."""
+    """Refuse a mark before its partition or run is created: if its id is already used by a lakegc or foreign mark, or
+    its base mark is missing or unfinished. Reads only small records."""
     target = Server.configured().target(partition.repository)
     refuse_used_id(target, partition)
     since = options["since"]
@@ -89,7 +89,7 @@ def refuse_used_id(target: Target, partition: Partition) -> None:
 
 
 def make_mark(partition: Partition, options: Mapping[str, Any]) -> MarkRecord:
-    """Run the job and return the finished mark's record."""
+    """Run the job `mark` and return the finished mark's record."""
     from lakegc_assets.cli.dagster_runs import dagster_home, open_instance, run_mark
 
     with open_instance(dagster_home(os.environ)) as instance:
@@ -213,15 +213,15 @@ def show_status(repository: str | None, *, as_json: bool) -> None:
         documents = [{name: getattr(row, name) for name in Row.__slots__} for row in rows]
         print_text(json.dumps({"marks": documents, "unreadable": dict(unreadable)}, indent=1))
         return
-    for name, of_repository in groupby(rows, lambda row: row.repository):
-        print_table(f"Marks of {name}", as_table(list(of_repository)))
+    for name, repository_rows in groupby(rows, lambda row: row.repository):
+        print_table(f"Marks of {name}", as_table(list(repository_rows)))
     print_command(*next_command(rows, repository))
     for name, message in unreadable:
         print_sentence(f"{name}: {message}")
 
 
 def as_table(rows: Sequence[Row]) -> Table:
-    """Marks of one repository. Ids are never truncated, even on a narrow terminal, so that they can be copied."""
+    """A table of one repository's marks. Ids are never truncated, even on a narrow terminal, so they can be copied."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     longest = max(len(escaped_name(row.mark_id)) for row in rows)
     table.add_column("mark", no_wrap=True, min_width=longest)
@@ -240,7 +240,7 @@ def as_table(rows: Sequence[Row]) -> Table:
 
 
 def next_command(rows: Sequence[Row], repository: str | None) -> tuple[str, str]:
-    """The next step for the newest finished mark among these, and the command for it; a new mark if there is none."""
+    """The next step for the newest finished mark, and the command for it; if no mark is finished, to make one."""
     finished = [row for row in rows if row.state in NEXT_COMMANDS]
     if not finished:
         return "There are no marks yet. To make one" if not rows else "To make one", command(
@@ -274,7 +274,7 @@ def mark_rows(target: Target, repository: str) -> Iterator[Row]:
         )  # fmt: skip
     for foreign in reference_marks(target.place, own_ids=frozenset(own_records)):
         approval_status = proposals.status_of_foreign_approval(target.place, foreign, now=now)
-        yield reference_row(
+        yield foreign_mark_row(
             foreign, repository, "" if approval_status is ApprovalStatus.NONE else f", {approval_status}"
         )
 
@@ -290,11 +290,11 @@ def outcome_of(place: Place, record: MarkRecord) -> str:
         return "its report is damaged"
 
 
-def reference_row(foreign: ReferenceMark, repository: str, approval: str) -> Row:
-    count = (foreign.summary or {}).get("num_deleted_objects")
+def foreign_mark_row(foreign: ReferenceMark, repository: str, approval: str) -> Row:
+    recorded = (foreign.summary or {}).get("num_deleted_objects")
     started = f"{foreign.written:%Y-%m-%d %H:%M:%S}"
-    known = count if type(count) is int else None
-    return Row(repository, foreign.mark_id, foreign_state(foreign) + approval, started, known, None, made_by(foreign))
+    count = recorded if type(recorded) is int else None
+    return Row(repository, foreign.mark_id, foreign_state(foreign) + approval, started, count, None, made_by(foreign))
 
 
 def foreign_state(foreign: ReferenceMark) -> str:
@@ -336,7 +336,7 @@ def open_mark(repository: str, mark_id: str) -> Mark:
 
 
 def expired_tables(mark: Mark) -> Iterator[pa.Table]:
-    """The expired set, each file verified, with part of one file in memory at a time."""
+    """The expired set, table by table. Each file is verified, and only part of one file is in memory at a time."""
     dataset = mark.dataset("expired_set")
     for file in dataset.files:
         yield from file_batches(mark.place, dataset.folder, file, EXPIRED_OBJECTS)

@@ -17,7 +17,7 @@ from lakegc_assets.cli.escaping import print_text
 from spark_resources.model import EXPIRED_OBJECTS
 
 ROWS_AT_ONCE = 10_000
-FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # first characters of cells that spreadsheets evaluate
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")  # first characters of cells that spreadsheets evaluate
 
 
 def list_rows(
@@ -87,4 +87,4 @@ def as_json(value: object) -> object:
 def as_cell(value: object) -> str:
     """A CSV cell that no spreadsheet evaluates as a formula."""
     text = "" if value is None else str(value)
-    return f"'{text}" if isinstance(value, str) and text[:1] in FORMULAS else text
+    return f"'{text}" if isinstance(value, str) and text[:1] in FORMULA_STARTS else text

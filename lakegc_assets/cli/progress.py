@@ -70,7 +70,7 @@ def _watch(bars: Progress, bar: object, ended: threading.Event) -> None:
 
 
 def spark_tasks() -> tuple[int, int]:
-    """Finished and total tasks of the running Spark stages; (0, 0) if nothing runs."""
+    """Finished and total tasks of the running Spark stages; (0, 0) if none is running."""
     spark = sys.modules.get("pyspark.core.context") or sys.modules.get("pyspark.context")
     context = getattr(getattr(spark, "SparkContext", None), "_active_spark_context", None)
     if context is None:

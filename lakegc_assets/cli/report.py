@@ -31,7 +31,7 @@ from spark_resources.stores.place import Place
 
 OUTCOMES_WITH_REASONS = (Outcome.FAILED, Outcome.RESCUED, Outcome.CHANGED, Outcome.ALREADY_GONE)
 """Outcomes that need a reason: the approved object was not deleted by this sweep."""
-ROWS_SHOWN, MAX_NAMED = 10, 1_000  # objects per outcome: in the output for people, and in that for scripts
+ROWS_SHOWN, MAX_NAMED = 10, 1_000  # objects per outcome in the tables for people, and in the JSON
 MAX_REASONS = 10_000  # maximum number of distinct reasons; a store may give a different one for each object
 OTHER_REASONS = "for other reasons"
 
@@ -67,7 +67,7 @@ class Reasons:
 
 @printing()
 def show(repository: str, name: str, *, as_json: bool) -> None:
-    """Print the report of a mark's sweep. Raises like `find_report`."""
+    """Print the report of a mark's sweep. Raises the errors of `find_report`."""
     target = Server.configured().target(repository)
     place, report = target.place, find_report(target, name)
     reasons, quarantine = reasons_of(place, report), read_quarantine(place, report)
@@ -95,7 +95,7 @@ def expired_set_facts(place: Place, mark_id: str) -> Mapping[str, Any]:
 def find_report(target: Target, name: str) -> Report:
     """The report of a mark's sweep; `latest` stands for the last sweep of one of lakegc's own marks.
 
-    Raises `WrongUsage` if this mark has no report, `NotFound` for `latest` if there is none at all.
+    Raises `WrongUsage` if this mark has no report, `NotFound` for `latest` if no mark has one.
     """
     place, repository = target.place, target.repository.id
     if name == "latest":

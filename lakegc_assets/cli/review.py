@@ -43,8 +43,8 @@ NEXT_COMMANDS = {MarkState.MARKED: "approve", MarkState.APPROVED: "sweep"}
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """The content of a review. `changed` is None for the first mark of a repository and scope, and if the previous mark
-    can't be read; in the latter case `incomparable` has the reason."""
+    """The content of a review. `changed` is None for the first mark of a repository and scope, and if earlier marks
+    can't be read. In the second case, `why_incomparable` is the reason; otherwise it is None."""
 
     record: MarkRecord
     totals: Totals
@@ -54,7 +54,7 @@ class Review:
     price: float | None
     previous: MarkRecord | None
     changed: diff.Difference | None
-    incomparable: str | None
+    why_incomparable: str | None
 
     @classmethod
     def of(cls, mark: Mark, *, depth: int, price: float | None) -> Review:
@@ -91,15 +91,15 @@ class Review:
 
 def since_previous(mark: Mark) -> tuple[MarkRecord | None, diff.Difference | None, str | None]:
     """The previous mark, the changes since then, and the reason if the two marks can't be compared."""
-    previous = (mark.record.previous or {}).get("mark_id")
-    if previous is None:
-        lost = (mark.record.previous or {}).get("unreadable", ())
-        return None, None, f"earlier marks can't be read: {', '.join(lost)}" if lost else None
+    previous_id = (mark.record.previous or {}).get("mark_id")
+    if previous_id is None:
+        unreadable = (mark.record.previous or {}).get("unreadable", ())
+        return None, None, f"earlier marks can't be read: {', '.join(unreadable)}" if unreadable else None
     try:
-        before = Mark.open(mark.place, previous)
-        return before.record, diff.difference(before, mark), None
+        previous = Mark.open(mark.place, previous_id)
+        return previous.record, diff.difference(previous, mark), None
     except LakegcError as error:
-        return None, None, f"the previous mark, {previous}, can't be compared with this one: {error}"
+        return None, None, f"the previous mark, {previous_id}, can't be compared with this one: {error}"
 
 
 @printing()
@@ -252,8 +252,8 @@ def show_change(review: Review) -> None:
     if review.changed is not None and review.previous is not None:
         diff.show_difference(review.previous, review.record, review.changed)
         return
-    if review.incomparable:
-        print_sentence(f"The changes since the previous mark are unknown: {full_stop(review.incomparable)}")
+    if review.why_incomparable:
+        print_sentence(f"The changes since the previous mark are unknown: {full_stop(review.why_incomparable)}")
     else:
         print_sentence(
             "This is the first mark of the repository in this scope, so there is nothing to compare it with."
@@ -295,12 +295,12 @@ def document(review: Review) -> dict[str, Any]:
         "held": {hold: dict(totals) for hold, totals in sorted(review.by_hold.items())},
         "brakes": brakes.document(review.brakes),
         "changed": changes,
-        "incomparable": review.incomparable,
+        "incomparable": review.why_incomparable,
     }
 
 
 def sample_row(review: Review, row: Mapping[str, Any]) -> dict[str, Any]:
     commit = review.commits.get(row["commit_id"])
     fields = {name: as_json(value) for name, value in row.items()}
-    known = {"commit_date": as_json(commit.created), "commit_message": commit.message} if commit else {}
-    return {**fields, "commit_date": None, "commit_message": None, **known}
+    commit_fields = {"commit_date": as_json(commit.created), "commit_message": commit.message} if commit else {}
+    return {**fields, "commit_date": None, "commit_message": None, **commit_fields}

@@ -80,7 +80,7 @@ def show_foreign(foreign: ForeignReview, totals: Totals, missing: int, digest: s
     )
     recorded = (mark.summary or {}).get("num_deleted_objects")
     if isinstance(recorded, int) and recorded != totals.whole.objects + missing:
-        print_sentence(f"Its summary counts {recorded:,}, which doesn't match its files.")
+        print_sentence(f"Its summary reports {plural(recorded, 'object')}, which doesn't match its files.")
     for kind in KINDS:
         show_totals(totals, kind)
     print_sentence(

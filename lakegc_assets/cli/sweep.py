@@ -50,7 +50,7 @@ LATE_SHOWN = 20
 
 
 def refuse_early(partition: Partition) -> None:
-    """Raise the error that the sweep would be refused with, as far as small records reveal it."""
+    """Refuse a sweep before its run is created, as far as small records show that it would be refused."""
     server = Server.configured()
     target = with_probed_capabilities(server.target(partition.repository))
     refuse_sweep_early(target, partition.mark_id, backup_to=server.settings(partition.repository).backup_to)
@@ -93,8 +93,8 @@ def show_report(report: Report, *, as_json: bool, quarantine: Quarantine | None 
     for what, line in next_commands(report, in_quarantine_now):
         print_command(what, line)
     if quarantine is None:
-        again = command("report", report.repository, report.mark_id)
-        print_command("Show this report again, with what was rescued and why", again)
+        report_command = command("report", report.repository, report.mark_id)
+        print_command("Show this report again, with what was rescued and why", report_command)
 
 
 def summary_sentences(report: Report, in_quarantine: int) -> Iterator[str]:
@@ -138,7 +138,7 @@ def why_failed(report: Report) -> Iterator[str]:
 
 
 def next_commands(report: Report, in_quarantine: int) -> Iterator[tuple[str, str]]:
-    """The commands that may follow a sweep, each after its purpose."""
+    """The commands that may follow a sweep, as pairs of purpose and command line."""
     repository_and_mark = (report.repository, report.mark_id)
     if report.objects.get(Outcome.FAILED.value):
         sweep_command = command("sweep", *repository_and_mark, *(["--quarantine"] if report.quarantine else []))

@@ -1,7 +1,7 @@
 """The documented worked example in a new sandbox, run on 2022-03-31: commits of main are retained for 21 days,
 those of dev for 7 (formats §6).
 
-The history is shifted so that its run day is now, and shown with the documented dates.
+The history is shifted so that its run day is now. The output shows the documented dates.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from spark_resources.model import Rules
 REPOSITORY = "worked-example"
 RUN_DAY = datetime(2022, 3, 31, 12, tzinfo=UTC)
 RULES = Rules(21, {"main": 21, "dev": 7})
-OVERWRITTEN = "overwritten-every-time.txt"
+OVERWRITTEN_PATH = "overwritten-every-time.txt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,18 +27,18 @@ class Change:
     month: int
     day: int
     branch: str
-    deletes: tuple[str, ...] = ()
+    deleted_paths: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
         return f"{self.month:02d}-{self.day:02d}"
 
     @property
-    def adds(self) -> str:
+    def added_path(self) -> str:
         return f"{self.branch}/added-{self.name}.txt"
 
     @property
-    def when(self) -> datetime:
+    def time(self) -> datetime:
         return datetime(2022, self.month, self.day, 12, tzinfo=UTC)
 
 
@@ -47,11 +47,11 @@ WITH_DEV = [
     Change(3, 12, "main"),
     Change(3, 14, "dev"),
     Change(3, 16, "dev"),
-    Change(3, 18, "main", deletes=("main/added-03-12.txt",)),
-    Change(3, 20, "dev", deletes=("dev/added-03-14.txt",)),
+    Change(3, 18, "main", deleted_paths=("main/added-03-12.txt",)),
+    Change(3, 20, "dev", deleted_paths=("dev/added-03-14.txt",)),
     Change(3, 23, "dev"),
 ]
-MERGED = datetime(2022, 3, 24, 12, tzinfo=UTC)
+MERGE_TIME = datetime(2022, 3, 24, 12, tzinfo=UTC)
 AFTER_MERGE = [Change(3, 26, "main")]
 
 
@@ -84,20 +84,20 @@ def replay(sandbox: Sandbox, *, now: datetime) -> ReplayedExample:
     repository = sandbox.create(REPOSITORY, date=set_day(datetime(2022, 2, 26, 12, tzinfo=UTC)))
 
     def commit(change: Change) -> None:
-        when = set_day(change.when)
-        for path in (change.adds, OVERWRITTEN):
+        commit_time = set_day(change.time)
+        for path in (change.added_path, OVERWRITTEN_PATH):
             text = f"{path}, as written on {change.branch} on 2022-{change.name}\n"
             paths[repository.put(change.branch, path, text.encode()).address] = path
-        if change.deletes:
-            repository.delete(change.branch, change.deletes)
-        repository.commit(change.branch, f"{change.branch}: 2022-{change.name}", date=when)
+        if change.deleted_paths:
+            repository.delete(change.branch, change.deleted_paths)
+        repository.commit(change.branch, f"{change.branch}: 2022-{change.name}", date=commit_time)
 
     for change in BEFORE_DEV:
         commit(change)
     repository.create_branch("dev", "main")
     for change in WITH_DEV:
         commit(change)
-    repository.merge("dev", "main", strategy="source-wins", message="merge of dev", date=set_day(MERGED))
+    repository.merge("dev", "main", strategy="source-wins", message="merge of dev", date=set_day(MERGE_TIME))
     for change in AFTER_MERGE:
         commit(change)
     set_rules(repository, RULES)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
 MAX_NAMED = 1000  # lost objects whose references are looked up; the others are only counted and listed
-METARANGES_LOOKED_UP = 1000  # per range; those of heads are always looked up
+MAX_METARANGES_PER_RANGE = 1000  # looked up for one range; those of heads are always looked up
 
 WriteLost = Callable[[Iterator[str]], None]
 
@@ -92,7 +92,7 @@ def check_tables(
     damaged = metarange_findings(ranges_found, len(metarange_ids), report)
     ranges = distinct_ranges(ranges_found, report)
     unreferenced = sorted(files.tables - {*metarange_ids, *graph.dump_tables, *(row["range_id"] for row in ranges)})
-    context = Context(run, graph, by_metarange, ranges_found, ranges, graph.complete and not damaged, report)
+    context = Context(run, graph, by_metarange, ranges_found, ranges, graph.is_complete and not damaged, report)
     for finding in damaged:
         report.findings.append(replace(finding, needed_by=graph.dependents(by_metarange.get(finding.id, []))))
     check_ranges(context, unreferenced)
@@ -105,7 +105,7 @@ def check_tables(
 class Context:
     """The state after metaranges are read: `ranges_found` is RANGES_FOUND, `ranges` are rows of RANGES.
 
-    `complete` means that all commits and metaranges could be read, so anything they don't refer to is unreferenced.
+    `is_complete` means that all commits and metaranges could be read, so anything they don't refer to is unreferenced.
     """
 
     run: CheckRun
@@ -113,7 +113,7 @@ class Context:
     by_metarange: dict[str, list[str]]
     ranges_found: DataFrame
     ranges: list[dict[str, Any]]
-    complete: bool
+    is_complete: bool
     report: Report
 
 
@@ -139,12 +139,12 @@ def note_unchecked_objects(context: Context, metaranges: set[str]) -> None:
 # --- metaranges -----------------------------------------------------------------------------------------------------
 
 
-def metarange_findings(ranges_found: DataFrame, metaranges: int, report: Report) -> list[Finding]:
-    """A finding for each damaged metarange, sorted by id. Adds the number of verified ones to the report, given the
-    total number of `metaranges`."""
+def metarange_findings(ranges_found: DataFrame, metarange_count: int, report: Report) -> list[Finding]:
+    """A finding for each damaged metarange, sorted by id. Adds the number of verified ones to the report;
+    `metarange_count` is the number of all metaranges."""
     rows = ranges_found.where("range_id is null").select("note", "bytes").collect()
     notes = [json.loads(row["note"]) for row in rows if row["note"] is not None]
-    report.count({"metaranges": metaranges - len(notes), "bytes": sum(row["bytes"] or 0 for row in rows)})
+    report.count({"metaranges": metarange_count - len(notes), "bytes": sum(row["bytes"] or 0 for row in rows)})
     return sorted(map(finding_of, notes), key=lambda finding: finding.id)
 
 
@@ -210,10 +210,14 @@ def record_findings(context: Context, findings: list[Finding]) -> None:
         for finding in context.report.findings
     ]
     for finding in sorted(findings, key=lambda finding: (finding.what, finding.id)):
-        if finding.what == NOT_A_TABLE and context.complete:
+        if finding.what == NOT_A_TABLE and context.is_complete:
             context.report.misnamed_files.append(finding)
         elif finding.what in (NOT_A_TABLE, UNREFERENCED_TABLE):
-            why = "nothing refers to it" if context.complete else "a commit or metarange that can't be read may need it"
+            why = (
+                "nothing refers to it"
+                if context.is_complete
+                else "a commit or metarange that can't be read may need it"
+            )
             context.report.findings.append(replace(finding, what=UNREFERENCED_TABLE, why=f"{finding.why} ({why})"))
         else:
             context.report.findings.append(replace(finding, needed_by=needed_by.get(finding.id, finding.needed_by)))
@@ -242,7 +246,7 @@ def metaranges_of_ranges(context: Context, ids: Iterable[str]) -> dict[str, set[
         .groupBy("range_id")
         .agg(
             F.collect_set(F.when(F.col("head"), F.col("metarange_id"))).alias("heads"),
-            F.slice(F.array_sort(F.collect_set("metarange_id")), 1, METARANGES_LOOKED_UP).alias("some"),
+            F.slice(F.array_sort(F.collect_set("metarange_id")), 1, MAX_METARANGES_PER_RANGE).alias("some"),
         )
         .collect()
     )
@@ -255,8 +259,8 @@ def metaranges_of_ranges(context: Context, ids: Iterable[str]) -> dict[str, set[
 def find_lost(context: Context, absent: DataFrame) -> None:
     """Report the live addresses that the listing lacks (`absent`), with their paths and branches.
 
-    A second lookup first excludes those that are listed now, unless so many are missing that the store or path is
-    probably wrong.
+    First, they are looked up again, and those that are listed now are excluded, unless so many are missing that the
+    store or path is probably wrong.
     """
     run, report = context.run, context.report
     count, lost = report.verified.pop("not_listed"), absent
@@ -297,7 +301,7 @@ def with_references(context: Context, named: list[Row]) -> list[LostObject]:
     for row in references_to(run.spark(), run.target.place, ranges, committed).collect() if committed else ():
         references.setdefault(row["address"], []).append((row["range_id"], row["path"]))
     metaranges = metaranges_of_ranges(context, {range_id for pairs in references.values() for range_id, _ in pairs})
-    branches = staged_on(context, {row["address"] for row in named if row["staged"]})
+    staged = staged_places(context, {row["address"] for row in named if row["staged"]})
     lost_objects = []
     for row in named:
         places = references.get(row["address"], [])
@@ -306,7 +310,7 @@ def with_references(context: Context, named: list[Row]) -> list[LostObject]:
             commit for metarange_id in ids for commit in context.by_metarange.get(metarange_id, [])
         )
         paths = {path for _, path in places}
-        for branch, path in branches.get(row["address"], []):
+        for branch, path in staged.get(row["address"], []):
             needed_by = replace(needed_by, branches=tuple(sorted({*needed_by.branches, branch})))
             paths.add(path)
         lost_objects.append(
@@ -315,7 +319,7 @@ def with_references(context: Context, named: list[Row]) -> list[LostObject]:
     return lost_objects
 
 
-def staged_on(context: Context, addresses: set[str]) -> dict[str, list[tuple[str, str]]]:
+def staged_places(context: Context, addresses: set[str]) -> dict[str, list[tuple[str, str]]]:
     """The branches and paths at which these addresses are staged, by address, as far as the server reports them.
     Failures are recorded in the report."""
     places_by_address: dict[str, list[tuple[str, str]]] = {}

@@ -25,7 +25,7 @@ _T = TypeVar("_T")
 
 @dataclass(slots=True)
 class Graph:
-    """Commits by id, branch heads and tags. `complete` means that a dump listed all commits.
+    """Commits by id, branch heads and tags. `is_complete` means that a dump listed all commits.
 
     `forged` are commits whose content doesn't match their id; `missing` are referenced commits that could not be
     fetched, each with the error. `dump_tables` are the ids of the dump's tables.
@@ -35,11 +35,11 @@ class Graph:
     tags: Mapping[str, str] = field(default_factory=dict)
     commits: dict[str, Commit] = field(default_factory=dict)
     dump_tables: set[str] = field(default_factory=set)
-    complete: bool = False
+    is_complete: bool = False
     forged: dict[str, str] = field(default_factory=dict)
     missing: dict[str, LakegcError] = field(default_factory=dict)
     retained: frozenset[str] = frozenset()
-    _reached: dict[str, int] | None = None
+    _masks: dict[str, int] | None = None
 
     def add(self, commit: Commit) -> None:
         """Add a commit, and record it as forged if it doesn't match its id. A forged one never replaces a valid one."""
@@ -64,11 +64,11 @@ class Graph:
 
     def branches_with(self, commits: Iterable[str]) -> list[str]:
         """The branches whose history contains one of these commits."""
-        if self._reached is None:
-            self._reached = branch_masks(self.commits, self.heads)
+        if self._masks is None:
+            self._masks = branch_masks(self.commits, self.heads)
         mask = 0
         for commit in commits:
-            mask |= self._reached.get(commit, 0)
+            mask |= self._masks.get(commit, 0)
         return [branch for position, branch in enumerate(sorted(self.heads)) if mask >> position & 1]
 
 
@@ -79,7 +79,7 @@ def read_graph(target: Target, lakefs: LakeFS, report: Report) -> Graph:
     try:
         graph.tags = lakefs.tags(repository)
     except Forbidden as error:
-        report.not_verified.append(f"Commits that only tags name: {error}")
+        report.not_verified.append(f"Commits that only tags reach: {error}")
     for commit in read_dump(target, lakefs, graph, report):
         graph.add(commit)
     read_logs(repository, lakefs, graph, report)
@@ -109,7 +109,7 @@ def report_commits(graph: Graph, report: Report) -> None:
 def read_dump(target: Target, lakefs: LakeFS, graph: Graph, report: Report) -> list[Commit]:
     """The commits in a dump of references, as far as its tables are intact; an empty list without a dump.
 
-    Records in `graph.complete` whether all of them could be read, and failures in the report.
+    Records in `graph.is_complete` whether all of them could be read, and failures in the report.
     """
     try:
         dump = lakefs.dump_refs(target.repository.id)
@@ -124,8 +124,8 @@ def read_dump(target: Target, lakefs: LakeFS, graph: Graph, report: Report) -> l
         return []
     before = len(report.findings)
     commits = entries_of(target, dump.commits, "commit", sstable.read_commits, graph, report)
-    graph.complete = len(report.findings) == before
-    if not graph.complete:
+    graph.is_complete = len(report.findings) == before
+    if not graph.is_complete:
         report.not_verified.append("Commits that no branch or tag reaches: the dump of references is damaged.")
     entries_of(target, dump.branches, "branch", sstable.read_branches, graph, report)
     entries_of(target, dump.tags, "tag", sstable.read_tags, graph, report)
@@ -173,7 +173,7 @@ def why_forged(commit: Commit) -> str | None:
 
 def read_logs(repository: str, lakefs: LakeFS, graph: Graph, report: Report) -> None:
     """Read commit logs from the server: at most MAX_LOGGED_WITH_DUMP commits if a dump listed all, otherwise all."""
-    remaining = MAX_LOGGED_WITH_DUMP if graph.complete else None
+    remaining = MAX_LOGGED_WITH_DUMP if graph.is_complete else None
     seen: set[str] = set()
     names = {commit: name for name, commit in [*graph.tags.items(), *graph.heads.items()]}
     for start, name in sorted(names.items()):

@@ -43,7 +43,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class LostObject:
-    """A live address that the store lacks, a path of it if one is known, and what needs it."""
+    """A live address that the store lacks, with a path that refers to it if one is known, and what needs it."""
 
     address: str
     path: str | None
@@ -52,7 +52,7 @@ class LostObject:
     needed_by: Dependents = Dependents()
 
 
-COUNTED = (
+COUNT_NAMES = (
     *("commits", "logged_commits", "dump_tables", "metaranges", "ranges", "entries", "other_tables", "bytes"),
     *("live", "live_committed", "live_staged", "outside", "listed", "bytes_listed"),
 )
@@ -80,7 +80,7 @@ class Report:
     misnamed_files: list[Finding] = field(default_factory=list)
     not_verified: list[str] = field(default_factory=list)
     hints: list[str] = field(default_factory=list)
-    verified: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTED, 0))
+    verified: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNT_NAMES, 0))
     seconds: float = 0.0
     verifying_seconds: float = 0.0
 
@@ -90,16 +90,16 @@ class Report:
         return self.verified["bytes"] / self.verifying_seconds if self.verifying_seconds else 0.0
 
     @property
-    def sound(self) -> bool:
+    def is_sound(self) -> bool:
         return not self.findings and not self.lost_count
 
     def count(self, counts: Mapping[str, int]) -> None:
         for name, number in counts.items():
             self.verified[name] = self.verified.get(name, 0) + number
 
-    def add_finding(self, what: str, thing: str, error: LakegcError, needed_by: Dependents = Dependents()) -> None:
+    def add_finding(self, what: str, thing_id: str, error: LakegcError, needed_by: Dependents = Dependents()) -> None:
         """Record a finding with the reason given by this error."""
-        self.findings.append(Finding(what, thing, problem_of(error), reason_of(error), needed_by))
+        self.findings.append(Finding(what, thing_id, problem_of(error), reason_of(error), needed_by))
 
 
 def problem_of(error: LakegcError) -> Problem:
@@ -109,5 +109,5 @@ def problem_of(error: LakegcError) -> Problem:
 
 
 def reason_of(error: LakegcError) -> str:
-    """The reason for an error, without the advice for marks. A table's error has the reason in its cause."""
+    """The reason for an error, without the advice for marks. An error about a table has the reason in its cause."""
     return str(error.__cause__ or error)

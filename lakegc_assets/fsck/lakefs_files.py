@@ -14,7 +14,7 @@ KNOWN_FOLDERS = frozenset(
         *(f"{ROOT}retention/gc/{name}/" for name in ("rules", "commits", "uncommitted", "unified", "lakegc")),
         *(f"{ROOT}retention/gc/{name}/" for name in ("addresses", "addresses.text")),
         f"{ROOT}actions/",  # logs of hooks
-        f"{ROOT}logs/gc/",  # of older collectors
+        f"{ROOT}logs/gc/",  # logs of older collectors
     }
 )
 MAX_UNKNOWN_NAMED = 1000

@@ -75,9 +75,9 @@ def verified_bytes(table_id: str, data: bytes | LakegcError, decoder: sstable.De
     return data
 
 
-def finding_note(what: str, thing: str, error: LakegcError) -> str:
+def finding_note(what: str, thing_id: str, error: LakegcError) -> str:
     """A finding, serialized so that an executor can return it to the driver."""
-    return json.dumps({"what": what, "id": thing, "problem": problem_of(error).value, "why": reason_of(error)})
+    return json.dumps({"what": what, "id": thing_id, "problem": problem_of(error).value, "why": reason_of(error)})
 
 
 def report_of(work: str, report: TaskReport) -> pa.RecordBatch:
@@ -151,7 +151,7 @@ def verified_ranges(spark: SparkSession, place: Place, ranges: pa.Table, *, tota
             try:
                 report.count(other_tables=1, bytes=len(verified_bytes(table_id, data)))
             except LakegcError as error:
-                yield batch_of(SIGHTINGS, note=[finding_note(kind_of_damaged(data), table_id, error)])
+                yield batch_of(SIGHTINGS, note=[finding_note(damaged_table_kind(data), table_id, error)])
         yield report_of("verifying", report)
 
     return range_tasks(lambda: spark, ranges).mapped(read, SIGHTINGS)
@@ -160,7 +160,7 @@ def verified_ranges(spark: SparkSession, place: Place, ranges: pa.Table, *, tota
 UNREFERENCED_TABLE, NOT_A_TABLE = "table", "file"
 
 
-def kind_of_damaged(data: bytes | LakegcError) -> str:
+def damaged_table_kind(data: bytes | LakegcError) -> str:
     """The kind of a damaged, unreferenced table: it may just be a user's file that is named like a table."""
     return UNREFERENCED_TABLE if isinstance(data, LakegcError) or data.endswith(MAGIC) else NOT_A_TABLE
 
@@ -168,7 +168,7 @@ def kind_of_damaged(data: bytes | LakegcError) -> str:
 def addresses_of_range(
     place: Place, ref: dict[str, Any], data: bytes | LakegcError, decoder: sstable.Decoder, report: TaskReport
 ) -> Batches:
-    """The addresses of one range inside the namespace, if the range is live. Every entry is decoded in any case."""
+    """The addresses of one range inside the namespace, if the range is live. Decodes every entry in either case."""
     range_id = str(ref["range_id"])
     verified_data = verified_bytes(range_id, data, decoder)
     check_range(sstable.read_properties(verified_data, name=range_id), ref)

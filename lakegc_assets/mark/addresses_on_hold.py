@@ -106,9 +106,9 @@ def ranges_with_holds(run: MarkRun, paths: PathHolds) -> list[dict[str, Any]]:
     ]
 
 
-def join_hold_ids(holds: Iterable[str]) -> str | None:
+def join_hold_ids(hold_fields: Iterable[str]) -> str | None:
     """Merge the hold ids of several `hold` fields into a single field; None if there are none."""
-    ids = {hold_id for several in holds for hold_id in several.split(HOLD_SEPARATOR)}
+    ids = {hold_id for hold_field in hold_fields for hold_id in hold_field.split(HOLD_SEPARATOR)}
     return HOLD_SEPARATOR.join(sorted(ids)) or None
 
 
@@ -162,7 +162,7 @@ def on_hold_output(run: MarkRun) -> Output:
 
 
 def count_by_hold(objects: pa.Table, report: TaskReport) -> None:
-    """Add to the report the bytes of these objects (OBJECTS_ON_HOLD) in total, and objects and bytes per hold."""
+    """Add the total bytes of these objects (OBJECTS_ON_HOLD) to the report, and the objects and bytes per hold."""
     report.count(bytes_on_hold=pc.sum(objects["size"], min_count=0).as_py())
     groups = objects.group_by("hold", use_threads=False).aggregate([("size", "count"), ("size", "sum")])
     for group in groups.to_pylist():

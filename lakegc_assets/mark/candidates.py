@@ -18,8 +18,8 @@ from lakegc_assets.mark.full_listing import all_parts, list_parts
 from lakegc_assets.mark.incremental_listing import (
     fully_listed_slices,
     look_up,
-    no_longer_retained,
     possibly_changed_parts,
+    ranges_no_longer_retained,
 )
 from lakegc_assets.mark.listed_objects import ASSET, COMPARED_PART, NO_LONGER_RETAINED_PART
 from lakegc_assets.mark.mark_chain import UNREADABLE, MarkChain, can_be_base, refuse_mixed_modes
@@ -56,7 +56,7 @@ class Candidates(ABC):
         group."""
 
     @abstractmethod
-    def of_whole_repository(self, counts: Mapping[str, int]) -> Mapping[str, int]:
+    def whole_repository_counts(self, counts: Mapping[str, int]) -> Mapping[str, int]:
         """The counts for the whole repository, from the counts of the reference status."""
 
     @abstractmethod
@@ -66,7 +66,8 @@ class Candidates(ABC):
     @abstractmethod
     def ranges_dropped_since_listing(self, ranges: Sequence[str]) -> frozenset[str]:
         """The ranges that counted as committed when the candidates were listed but aren't among `ranges`, which count
-        now. Objects that only the dropped ranges contain were not looked up, so the next mark must do that."""
+        as committed now. Objects that only the dropped ranges contain were not looked up, so the next mark must look
+        them up."""
 
     @abstractmethod
     def without_unchanged(self, addresses: DataFrame) -> DataFrame:
@@ -89,7 +90,7 @@ class FullListing(Candidates):
         cutoff, grain = self.run.mark.record.cutoff, self.run.store.capabilities.time_resolution
         return list(inputs), partial(garbage.reference_status, cutoff=cutoff, grain=grain)
 
-    def of_whole_repository(self, counts: Mapping[str, int]) -> Mapping[str, int]:
+    def whole_repository_counts(self, counts: Mapping[str, int]) -> Mapping[str, int]:
         return counts
 
     def write_reused_ranges(self, notes: StepNotes, ranges: Sequence[str]) -> None:
@@ -132,8 +133,8 @@ class Incremental(Candidates):
     def comparison(self, inputs: Sequence[Input]) -> tuple[list[Input], Rule]:
         return incremental_comparison.comparison(self.run, self.chain, inputs)
 
-    def of_whole_repository(self, counts: Mapping[str, int]) -> Mapping[str, int]:
-        return incremental_comparison.of_whole_repository(counts, self.chain.base)
+    def whole_repository_counts(self, counts: Mapping[str, int]) -> Mapping[str, int]:
+        return incremental_comparison.whole_repository_counts(counts, self.chain.base)
 
     def write_reused_ranges(self, notes: StepNotes, ranges: Sequence[str]) -> None:
         rows = [{"range_id": range_id} for range_id in ranges if range_id in self.chain.refs]
@@ -172,8 +173,8 @@ def choose(run: MarkRun) -> Candidates:
 
 def recorded_candidates(run: MarkRun) -> Candidates:
     """The candidates of a mark that has already listed them. Raises `Refused` (invariant 3) if they were listed in a
-    different mode than the mark's, or if the mark is incremental and the commit graph can no longer be read; raises
-    like `MarkChain.recorded` if an earlier mark can't be read."""
+    different mode from the mark's, or if the mark is incremental and the commit graph can no longer be read. Raises
+    the errors of `MarkChain.recorded` if an earlier mark can't be read."""
     refuse_mixed_modes(run)
     if not run.mark.record.is_incremental:
         return full_candidates(run)
@@ -200,7 +201,7 @@ def begin_incremental(run: MarkRun) -> Incremental | str:
         if chain.restored_marks:
             run.log_message(f"including objects that may have been restored from {', '.join(chain.restored_marks)}")
         with errors_from_executors():
-            ranges = no_longer_retained(run, chain)
+            ranges = ranges_no_longer_retained(run, chain)
     except UNREADABLE as error:
         return f"an earlier mark can't be read: {error}"
     return "these credentials can't read the commit graph" if ranges is None else Incremental(run, chain, ranges)

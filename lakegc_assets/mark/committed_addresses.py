@@ -48,16 +48,18 @@ def read_ranges(run: MarkRun) -> None:
     Ranges that an earlier mark read aren't read again (see `lakegc_assets.rules.incremental`). For the scope
     `uncommitted`, the ranges of all commits count, expired or not. Without a commit graph, every range table under
     `_lakefs/` counts if there are no rules or the scope is `uncommitted` (formats §6). Addresses in ranges that count
-    although no retained commit refers to them are written separately: they count if they are stored, but may be
-    missing, since an earlier sweep may have deleted the objects. Finally, reads the tables of other repositories
+    although no retained commit refers to them are written separately: they are live if stored, but their objects may
+    be missing, because an earlier sweep may have deleted them. Finally, reads the tables of other repositories
     (`other_repositories`).
     """
     with step(run, ASSET) as notes:
-        everything = run.mark.record.steps["retained_commits"].facts["all_ranges"]
-        run.log_message("reading all range tables" if everything else "reading the metaranges of retained commits")
+        reads_all_ranges = run.mark.record.steps["retained_commits"].facts["all_ranges"]
+        run.log_message(
+            "reading all range tables" if reads_all_ranges else "reading the metaranges of retained commits"
+        )
         candidates = recorded_candidates(run)
-        refs, of_heads = committed_ranges(
-            run, notes, candidates.chain, additional=all_ranges(run) if everything else None
+        refs, head_ranges = committed_ranges(
+            run, notes, candidates.chain, additional=all_ranges(run) if reads_all_ranges else None
         )
         notes.facts |= {"ranges": len(refs), "entries": pc.sum(refs.column("entries")).as_py() or 0, "inside": 0}
         notes.facts |= {"outside": 0, "bytes_read": 0}
@@ -67,11 +69,11 @@ def read_ranges(run: MarkRun) -> None:
         refs = refs.filter(pc.invert(pc.is_in(refs["range_id"], value_set=ranges_already_read(run, candidates.chain))))
         entries = pc.sum(refs["entries"]).as_py() or 0
         run.log_message(f"reading {plural(len(refs), 'range')} with {plural(entries, 'entry')}")
-        if everything or run.mark.record.scope is Scope.UNCOMMITTED:
+        if reads_all_ranges or run.mark.record.scope is Scope.UNCOMMITTED:
             is_retained = pc.is_in(refs["range_id"], value_set=retained_ranges(run))
             read_addresses(run, notes, refs.filter(pc.invert(is_retained)), MAYBE_GONE_PART)
             refs = refs.filter(is_retained)
-        read_addresses(run, notes, refs, ADDRESSES_PART, sizes_wanted=of_heads)
+        read_addresses(run, notes, refs, ADDRESSES_PART, sizes_wanted=head_ranges)
         other_repositories.read_committed(run, notes)
 
 
@@ -123,7 +125,7 @@ def write_ranges_dropped_since_listing(run: MarkRun, notes: StepNotes, candidate
 def read_addresses(
     run: MarkRun, notes: StepNotes, refs: pa.Table, part: str, sizes_wanted: Collection[str] = ()
 ) -> None:
-    """Write, as this part, the addresses of these ranges that are inside the namespace. For the ranges whose ids are in
+    """Write a part: the addresses of these ranges that are inside the namespace. For the ranges with ids in
     `sizes_wanted`, write object sizes, too: path probes select by size (`restaged_content`). Raises `DamagedData`
     unless every entry was read."""
     entries = pc.sum(refs.column("entries")).as_py() or 0
@@ -151,7 +153,7 @@ def committed_ranges(
     run: MarkRun, notes: StepNotes, chain: MarkChain, additional: pa.Table | None
 ) -> tuple[pa.Table, frozenset[str]]:
     """The distinct ranges (RANGE_REFS) of the commits whose objects are live, with those in `additional`, and the ids
-    of those at branch heads, as far as known. Writes these ranges, and which metarange contains which range."""
+    of the ranges at branch heads, as far as known. Writes these ranges, and which metarange contains which range."""
     metarange_ids = committed_metaranges(run)
     notes.facts["metaranges"] = len(metarange_ids)
     known = chain.known_metaranges
@@ -162,11 +164,11 @@ def committed_ranges(
     ranges_dataset, *pairs = write_ranges_of(
         run.spark, run.place, new, folder, pairs_folder=pairs_folder if is_base else ""
     )
-    of_heads, ids = frozenset[str](), chain.ranges_of(set(metarange_ids) & known)
+    head_ranges, ids = frozenset[str](), chain.ranges_of(set(metarange_ids) & known)
     for written in pairs:
         notes.add_dataset(written, METARANGES_PART)
         heads = head_metaranges(run)
-        of_heads = ranges_within(run.place, [written], heads) | chain.ranges_of(heads & known)
+        head_ranges = ranges_within(run.place, [written], heads) | chain.ranges_of(heads & known)
     from_chain = pa.Table.from_pylist([chain.refs[range_id] for range_id in sorted(ids)], schema=RANGE_REFS)
     refs = pa.concat_tables(
         [from_chain, *all_batches(run.place, ranges_dataset, RANGE_REFS), *([] if additional is None else [additional])]
@@ -175,7 +177,7 @@ def committed_ranges(
         refs = distinct_refs(refs)
         ranges_dataset = write_table(run.place, folder, refs)
     notes.add_dataset(ranges_dataset, RANGES_PART)
-    return refs, of_heads
+    return refs, head_ranges
 
 
 def retained_ranges(run: MarkRun) -> pa.Array:

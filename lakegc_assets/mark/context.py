@@ -111,8 +111,8 @@ def place_of(repository: Repository, blockstore: str, store_settings: StoreSetti
 
 @dataclass(slots=True)
 class OtherRepositoryData:
-    """Data from other repositories: their branch heads (repository and commit), which are read before their tables are
-    listed, the ids of these tables, and the notes on tables in all namespaces. Repositories with an unreadable table
+    """Data from other repositories: the branch heads (repository and commit; read before the tables are listed), the
+    ids of the tables, and the notes on tables in all namespaces. Repositories with an unreadable table
     are left out of `tables`."""
 
     heads: set[tuple[str, str]] = field(default_factory=set)

@@ -42,9 +42,9 @@ def is_trusted(run: MarkRun, repository: str) -> bool:
 # --- tables ---------------------------------------------------------------------------------------------------------
 
 
-def trusted_tables(run: MarkRun, before: Mark | None) -> pa.ChunkedArray:
+def trusted_tables(run: MarkRun, newest: Mark | None) -> pa.ChunkedArray:
     """The ids of the tables that needn't be read: those in which earlier marks found no references, if these marks are
-    signed. `before` is the newest of them.
+    signed. `newest` is the newest of them.
 
     If they aren't signed, an incremental mark still trusts them, a full mark reads everything, and a re-verification
     skips only tables that the approved mark itself read.
@@ -52,7 +52,7 @@ def trusted_tables(run: MarkRun, before: Mark | None) -> pa.ChunkedArray:
     if run.place.seal is None and run.trusted_ranges is not None:
         return tables_read_by_approved_mark(run)
     trusted = run.place.seal is not None or run.mark.record.is_incremental
-    return tables_without_references(run, before if trusted else None, (WITHOUT_REFERENCES_PART, KNOWN_PART))
+    return tables_without_references(run, newest if trusted else None, (WITHOUT_REFERENCES_PART, KNOWN_PART))
 
 
 def tables_read_by_approved_mark(run: MarkRun) -> pa.ChunkedArray:
@@ -85,20 +85,20 @@ def tables_without_references(run: MarkRun, mark: Mark | None, parts: Sequence[s
 # --- addresses ------------------------------------------------------------------------------------------------------
 
 
-def earlier_addresses(run: MarkRun, before: Sequence[Mark], unread: Collection[str]) -> pa.Table:
+def earlier_addresses(run: MarkRun, earlier: Sequence[Mark], unread: Collection[str]) -> pa.Table:
     """All addresses to which other repositories refer according to earlier marks and re-verifications. Leaves out the
     addresses of a mark if each of the unread repositories was read by a later mark. Raises `DamagedData` for a damaged
     dataset.
 
-    Addresses that path probes found always count, because later marks probe only for objects that nothing else keeps,
-    and re-verifications only for candidates: not finding an address again means nothing. If the record of a mark can't
-    be read, all addresses in its folder count.
+    Addresses that path probes found are always included, because later marks probe only for objects that nothing else
+    keeps, and re-verifications only for candidates: not finding an address again means nothing. If the record of a mark
+    can't be read, all addresses in its folder are included.
     """
     addresses = [ADDRESSES.empty_table()]
     readers_by_repository = [
-        [mark for mark in before if has_read(run, mark.record, repository)] for repository in unread
+        [mark for mark in earlier if has_read(run, mark.record, repository)] for repository in unread
     ]
-    for mark in (*before, *with_these_spellings(run, earlier_reverifications(run.place))):
+    for mark in (*earlier, *with_these_spellings(run, earlier_reverifications(run.place))):
         addresses.append(probed_in_others(run, mark))
         if not all(
             any(is_later(reader.record, mark.record) for reader in readers_of_repository)
@@ -165,11 +165,11 @@ def served_by_others(served: pa.Table, repository: str) -> pa.Table:
 # --- records ----------------------------------------------------------------------------------------------------------
 
 
-def earlier_rows(run: MarkRun, before: Mark | None, asset: str, part: str, schema: pa.Schema) -> pa.Table:
+def earlier_rows(run: MarkRun, mark: Mark | None, asset: str, part: str, schema: pa.Schema) -> pa.Table:
     """The rows of this part of an older mark's asset; empty if there is no such mark or part."""
-    if before is None or part not in before.record.step(asset).datasets:
+    if mark is None or part not in mark.record.step(asset).datasets:
         return schema.empty_table()
-    return rows_of(run, before.dataset(asset, part), schema)
+    return rows_of(run, mark.dataset(asset, part), schema)
 
 
 def rows_of(run: MarkRun, dataset: Dataset, schema: pa.Schema) -> pa.Table:

@@ -51,16 +51,16 @@ def attribute(run: MarkRun, notes: StepNotes, chain: MarkChain, status: Referenc
     """For each object that no retained commit refers to, find the expired commits that referred to it.
 
     For the scope `committed`, only attributed objects can expire, so a damaged table stops the mark. Otherwise
-    attributions are just explanations: if a table is missing or damaged, that is recorded and no object is explained.
+    attributions are just explanations: if a table is missing or damaged, that is recorded and no object is attributed.
     Commits that the rules expire but holds retain count as expired here.
     """
     verdicts = run.rows("retained_commits", COMMIT_VERDICTS)
     ordered = sorted_verdicts(verdicts)
-    nothing = Attributions((as_input(run, Tasks.of(run.spark, ATTRIBUTIONS.empty_table())),), ordered)
+    no_attributions = Attributions((as_input(run, Tasks.of(run.spark, ATTRIBUTIONS.empty_table())),), ordered)
     commits = [row for row in verdicts if is_expired(row)]
     if not commits or not status.not_committed_count:
         write_explained(run, notes, [])
-        return nothing
+        return no_attributions
     try:
         with errors_from_executors():
             ranges = ranges_only_in_expired_commits(run, commits, ordered, chain)
@@ -73,7 +73,7 @@ def attribute(run: MarkRun, notes: StepNotes, chain: MarkChain, status: Referenc
             raise
         notes.facts["unexplained"] = str(error)
         write_explained(run, notes, [])
-        return nothing
+        return no_attributions
 
 
 def as_input(run: MarkRun, rows: Rows) -> Input:
@@ -96,7 +96,7 @@ def ranges_only_in_expired_commits(
     Excludes ranges whose objects an earlier mark already attributed.
     """
     live = {row["range_id"] for row in run.rows("committed_addresses", RANGE_REFS, "ranges")}
-    # the base mark explains no object in a range that counted as committed then
+    # the base mark attributed no object in a range that counted as committed then
     attributed = chain.attributed_ranges - chain.committed_at_base
     expired_before = {row["commit_id"] for row in chain.base_verdicts() if is_expired(row)}
     positions = dict(zip(ordered["commit_id"].to_pylist(), range(len(ordered)), strict=True))
@@ -106,8 +106,8 @@ def ranges_only_in_expired_commits(
         if row["commit_id"] not in expired_before
     ]
     described = ranges_with_verdicts(run, pa.Table.from_pylist(rows, schema=_METARANGE_VERDICTS), chain)
-    known = pa.array(sorted(live | attributed), pa.string())
-    return described.filter(pc.invert(pc.is_in(described["range_id"], value_set=known)))
+    excluded = pa.array(sorted(live | attributed), pa.string())
+    return described.filter(pc.invert(pc.is_in(described["range_id"], value_set=excluded)))
 
 
 def ranges_with_verdicts(run: MarkRun, verdicts: pa.Table, chain: MarkChain) -> pa.Table:
@@ -150,14 +150,14 @@ def with_strongest_verdict_on_executors(ranges: DataFrame) -> pa.Table:
 def attributed_in(run: MarkRun, ranges: pa.Table, status: ReferenceStatus) -> Rows:
     """The attributions of the addresses in these ranges (EXPIRED_RANGES), as ATTRIBUTIONS. Limited to objects that no
     retained commit refers to, unless there are too many of those."""
-    # versions of one range share most entries, so put them in one task, which reports the best attribution
+    # versions of one range share most entries, so put them in one task, which reports the strongest attribution
     tasks = range_tasks(run.spark, ranges, order_by=("min_key", "max_key", "range_id"))
     return paths_of(tasks, run.place, ATTRIBUTIONS, rank_by=("verdict",), wanted=status.few_not_committed)
 
 
 def attributed_before(run: MarkRun, chain: MarkChain, ordered: pa.Table, status: ReferenceStatus) -> list[Rows]:
-    """Attributions of earlier marks, with each commit's current verdict (ATTRIBUTIONS); commits without one are left
-    out. Limited to objects that no retained commit refers to, unless there are too many of those."""
+    """Attributions of earlier marks, with each commit's current verdict (ATTRIBUTIONS), leaving out commits without
+    one. Limited to objects that no retained commit refers to, unless there are too many of those."""
     commits, wanted = ordered["commit_id"].combine_chunks(), status.few_not_committed
 
     def attributed(reasons: pa.Table) -> pa.Table:

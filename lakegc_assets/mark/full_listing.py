@@ -36,46 +36,48 @@ _PARTS = pa.schema(
 
 
 def all_parts(store: Store) -> list[Part]:
-    """All of `data/`: objects directly in it, and every slice."""
+    """The parts that make up `data/`: objects directly in it, and every slice."""
     return [Part(DATA, flat=True), *map(Part, folders_in(store, DATA))]
 
 
-def list_parts(run: MarkRun, notes: StepNotes, whole: Sequence[Part]) -> None:
+def list_parts(run: MarkRun, notes: StepNotes, parts: Sequence[Part]) -> None:
     """List these parts and the root, and write STORED_OBJECTS."""
-    tasks = tasks_of(run, whole)
+    tasks = listing_tasks(run, parts)
     produce = listing_producer(run.place, local_adapter=run.local_adapter)
     dataset, report = write_produced(tasks, produce, run.place, run.mark.folder(ASSET), STORED_OBJECTS)
     notes.add_dataset(dataset)
     notes.facts |= {
         "objects": dataset.rows,
-        "slices": len(whole) - 1,
+        "slices": len(parts) - 1,
         **{name: report.counters[name] for name in ("bytes", "pages", "not_candidates", "unreadable_names")},
     }
-    run.log_message(f"listed {plural(dataset.rows, 'object')} in {plural(len(whole) - 1, 'slice')}")
+    run.log_message(f"listed {plural(dataset.rows, 'object')} in {plural(len(parts) - 1, 'slice')}")
 
 
-def tasks_of(run: MarkRun, whole: Sequence[Part]) -> Tasks:
+def listing_tasks(run: MarkRun, parts: Sequence[Part]) -> Tasks:
     """Divide these parts and the root among tasks. A few short parts are listed on the driver."""
     at_once = run.place.settings.listing_requests
-    if len(whole) < at_once and all_fit_in_one_page(run.store, [ROOT_PART, *whole]):
-        return tasks_from_rows(run.spark, parts_table([ROOT_PART, *whole]), batch_size=at_once)
+    if len(parts) < at_once and all_fit_in_one_page(run.store, [ROOT_PART, *parts]):
+        return tasks_from_rows(run.spark, parts_table([ROOT_PART, *parts]), batch_size=at_once)
     cores = run.spark().sparkContext.defaultParallelism
-    parts = split_parts(run.store, whole, wanted=_PIECES_PER_CORE * cores)
-    # each task has at most as many parts as it lists concurrently, but few enough that no core is idle
+    pieces = split_parts(run.store, parts, max_pieces=_PIECES_PER_CORE * cores)
+    # each task has at most as many pieces as it lists concurrently, but few enough that no core is idle
     return tasks_from_rows(
-        run.spark, parts_table(parts), batch_size=max(min(at_once, len(parts) // cores), 1), max_on_driver=0
+        run.spark, parts_table(pieces), batch_size=max(min(at_once, len(pieces) // cores), 1), max_on_driver=0
     )
 
 
-def split_parts(store: Store, whole: Sequence[Part], *, wanted: int) -> list[Part]:
+def split_parts(store: Store, parts: Sequence[Part], *, max_pieces: int) -> list[Part]:
     """Split the root and the parts into pieces to list.
 
-    A long root is split into up to `wanted` pieces, and so is each long part if there are fewer than `wanted` parts.
+    A long root is split into up to `max_pieces` pieces, and so is each long part if there are fewer parts than that.
     """
-    to_split = [ROOT_PART, *(whole if len(whole) < wanted else [])]
+    to_split = [ROOT_PART, *(parts if len(parts) < max_pieces else [])]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        pieces = [piece for split in pool.map(partial(split_part, store, count=wanted), to_split) for piece in split]
-    return pieces if len(to_split) > 1 else [*pieces, *whole]
+        pieces = [
+            piece for split in pool.map(partial(split_part, store, count=max_pieces), to_split) for piece in split
+        ]
+    return pieces if len(to_split) > 1 else [*pieces, *parts]
 
 
 def parts_table(parts: Sequence[Part]) -> pa.Table:

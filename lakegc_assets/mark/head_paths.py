@@ -75,20 +75,22 @@ class Tables:
     places: Mapping[str, Place]
     guard: Guard
 
-    def fetched(self, rows: Sequence[Row], key: str, unread: UnreadRepositories) -> Iterator[tuple[Row, bytes]]:
+    def fetch_tables(self, rows: Sequence[Row], key: str, unread: UnreadRepositories) -> Iterator[tuple[Row, bytes]]:
         """Each row, with the bytes of the table that it names by repository and `key`; empty bytes if the table can't
         be read and the guard recorded this in `unread`."""
-        named = {f"{row['repository']}/{row[key]}": row for row in rows}
+        rows_by_name = {f"{row['repository']}/{row[key]}": row for row in rows}
 
         def fetch(name: str) -> bytes:
-            repository = named[name]["repository"]
+            repository = rows_by_name[name]["repository"]
             with self.guard(repository, unread):
-                return read_table(self.places[repository], named[name][key], referrer=f"a branch of {repository}")
+                return read_table(
+                    self.places[repository], rows_by_name[name][key], referrer=f"a branch of {repository}"
+                )
             return b""  # not a valid table, so decoding it fails, too
 
         ahead = max((place.settings.reading_requests for place in self.places.values()), default=1)
-        for name, data in prefetch(named, fetch, ahead):
-            yield named[name], data
+        for name, data in prefetch(rows_by_name, fetch, ahead):
+            yield rows_by_name[name], data
 
 
 def read_ranges(run: MarkRun, metaranges: pa.Table, tables: Tables) -> pa.Table:
@@ -97,7 +99,7 @@ def read_ranges(run: MarkRun, metaranges: pa.Table, tables: Tables) -> pa.Table:
     def read(batches: Batches) -> Batches:
         rows, unread = [row for batch in batches for row in batch.to_pylist()], UnreadRepositories()
         numbers: dict[tuple[Any, ...], array[int]] = {}
-        for row, data in tables.fetched(rows, "metarange_id", unread):
+        for row, data in tables.fetch_tables(rows, "metarange_id", unread):
             with tables.guard(row["repository"], unread):
                 for ref in sstable.read_verified_ranges(data, name=row["metarange_id"]):
                     described = (row["repository"], ref.id, ref.count, ref.min_key, ref.max_key)
@@ -114,8 +116,8 @@ def read_ranges(run: MarkRun, metaranges: pa.Table, tables: Tables) -> pa.Table:
 def pairs_in(ranges: pa.Table) -> pa.Table:
     """The pairs of range and metarange (PAIRS) in rows of RANGES."""
     parents = pc.list_parent_indices(ranges["metaranges"])
-    of_ranges = ranges.select(["repository", "range_id"]).take(parents)
-    return of_ranges.append_column("metarange", pc.list_flatten(ranges["metaranges"])).cast(PAIRS)
+    rows = ranges.select(["repository", "range_id"]).take(parents)
+    return rows.append_column("metarange", pc.list_flatten(ranges["metaranges"])).cast(PAIRS)
 
 
 def with_metaranges(refs: pa.Table, pairs: pa.Table) -> pa.Table:
@@ -131,7 +133,7 @@ def _names(ranges: pa.Table) -> pa.Array:
 
 
 def read_paths(run: MarkRun, ranges: pa.Table, heads: Heads, sizes: SizeSet, tables: Tables) -> Rows:
-    """The paths to probe on the branches that have these ranges (RANGES): PATHS_OR_UNREAD, maybe with duplicates."""
+    """The paths to probe on the branches that have these ranges (RANGES): PATHS_OR_UNREAD, possibly with duplicates."""
     branches, tasks = heads.branches, range_tasks(run.spark, ranges)
     if max_path_count(ranges, heads) > MAX_PATHS_ON_DRIVER:
         tasks = replace(tasks, max_on_driver=0)
@@ -139,7 +141,7 @@ def read_paths(run: MarkRun, ranges: pa.Table, heads: Heads, sizes: SizeSet, tab
     def read(batches: Batches) -> Batches:
         refs, unread = [row for batch in batches for row in batch.to_pylist()], UnreadRepositories()
         decoder = decoder_for(refs)
-        for ref, data in tables.fetched(refs, "range_id", unread):
+        for ref, data in tables.fetch_tables(refs, "range_id", unread):
             repository = ref["repository"]
             with tables.guard(repository, unread):
                 entries = verified_entries(data, ref, ("path", "size"), decoder)

@@ -22,47 +22,49 @@ from spark_resources.spark.arrow_shuffle import GroupedRows, Input
 from spark_resources.spark.partitioning import MAX_BROADCAST_ADDRESSES
 from spark_resources.stores.parallel_listing import AT_ONCE
 
-ROWS_PER_ADDRESS = 4  # the usual maximum: stored, staged in the first reading, staged in the second one, in a range
+ROWS_PER_ADDRESS = 4  # the usual maximum: stored, staged at the first read, staged at the second read, in a range
 
 
 def comparison(run: MarkRun, chain: MarkChain, inputs: Sequence[Input]) -> tuple[list[Input], Rule]:
-    """These inputs, plus the addresses that were looked up and those that earlier marks recorded, and the rule to apply
-    to all of them."""
+    """The inputs to co-group (these, the addresses that were looked up, and those that earlier marks recorded), and the
+    rule to apply to each group."""
     rows = run.rows(ASSET, FOLDERS, FOLDERS_PART)
     folders = pa.array([row["slice"] for row in rows], pa.string())
     looked_up = run.mark.dataset(ASSET, COMPARED_PART)
     now = [*inputs, Input.of_addresses(garbage.LOOKED_UP, run.place, [looked_up], ADDRESSES)]
     live = chain.refs.keys() & {row["range_id"] for row in run.rows(RANGES[0], RANGE_REFS, RANGES[1])}
-    only = addresses_of(run, now, chain, live - chain.committed_at_base)
+    wanted = addresses_of(run, now, chain, live - chain.committed_at_base)
     cutoff, grain = run.mark.record.cutoff, run.store.capabilities.time_resolution
 
     def rule(rows: GroupedRows) -> tuple[pa.Table, dict[str, int]]:
-        if only is not None:
-            check_all_known(garbage.addresses_now(rows), only)
+        if wanted is not None:
+            check_all_known(garbage.addresses_now(rows), wanted)
         return garbage.incremental_reference_status(rows, cutoff, grain, folders)
 
-    return [*now, chain.known_addresses(live, only)], rule
+    return [*now, chain.known_addresses(live, wanted)], rule
 
 
-def addresses_of(run: MarkRun, inputs: Sequence[Input], chain: MarkChain, again: Collection[str]) -> pa.Array | None:
-    """All addresses in these inputs and in the ranges of earlier marks that count `again`; None if there are too
+def addresses_of(
+    run: MarkRun, inputs: Sequence[Input], chain: MarkChain, live_again: Collection[str]
+) -> pa.Array | None:
+    """All addresses in these inputs and in the earlier marks' ranges that are `live_again`; None if there are too
     many to fit into the memory of one task."""
-    entries = sum(chain.refs[range_id]["entries"] for range_id in again)
+    entries = sum(chain.refs[range_id]["entries"] for range_id in live_again)
     if entries + sum(source.count for source in inputs) > ROWS_PER_ADDRESS * MAX_BROADCAST_ADDRESSES:
         return None
     files = [file for source in inputs for file in source.files]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         columns = list(pool.map(lambda file: file.read()["address"], files))
-    if again:
-        columns.append(chain.addresses(again).toArrow()["address"])
+    if live_again:
+        columns.append(chain.addresses(live_again).toArrow()["address"])
     distinct = garbage.distinct(*columns)
     return distinct if len(distinct) <= MAX_BROADCAST_ADDRESSES else None
 
 
-def check_all_known(addresses: pa.Array, only: pa.Array) -> None:
-    """Raise `DamagedData` (invariant 3) if an address is not in `only`. What earlier marks recorded about it was
-    then not read, so it may be live."""
-    unknown = addresses.filter(pc.invert(pc.is_in(addresses, value_set=only)))
+def check_all_known(addresses: pa.Array, wanted: pa.Array) -> None:
+    """Raise `DamagedData` (invariant 3) if an address is not in `wanted`. In that case, what earlier marks recorded
+    about it was not read, so it may be live."""
+    unknown = addresses.filter(pc.invert(pc.is_in(addresses, value_set=wanted)))
     if len(unknown):
         raise DamagedData(
             f"{plural(len(unknown), 'address')}, such as {unknown[0].as_py()!r}, could not be compared with the "
@@ -72,7 +74,7 @@ def check_all_known(addresses: pa.Array, only: pa.Array) -> None:
         )
 
 
-def of_whole_repository(counts: Mapping[str, int], base: MarkRecord) -> dict[str, int]:
+def whole_repository_counts(counts: Mapping[str, int], base: MarkRecord) -> dict[str, int]:
     """The counts for the whole repository: the objects that were compared now, plus those that the base mark counted as
     committed and that are unchanged."""
     base_facts = base.step("expired_set").facts

@@ -76,8 +76,9 @@ def _is_whole_slice(part: Part) -> bool:
     return part.folder == slice_of(part.folder) and not part.flat
 
 
-def no_longer_retained(run: MarkRun, chain: MarkChain) -> frozenset[str] | None:
-    """The ranges that counted at the base mark but belong to no retained commit now; None without a commit graph.
+def ranges_no_longer_retained(run: MarkRun, chain: MarkChain) -> frozenset[str] | None:
+    """The ranges that counted as committed at the base mark but belong to no retained commit now; None without a
+    commit graph.
 
     This doesn't wait for the server's list: a commit that only the server retains yields candidates that turn out to
     be live.
@@ -100,8 +101,8 @@ def no_longer_retained(run: MarkRun, chain: MarkChain) -> frozenset[str] | None:
 
 def addresses_to_look_up(run: MarkRun, chain: MarkChain, ranges: frozenset[str], folders: Sequence[str]) -> DataFrame:
     """Addresses outside these folders that may be garbage (columns address, slice): those that no retained commit
-    referred to at the base mark and no sweep of it removed, those in ranges that are no longer retained, and those that
-    may have been restored since then."""
+    referred to at the base mark and that no sweep of it removed, those in ranges that are no longer retained, and those
+    that may have been restored since then."""
     not_retained = (
         chain.not_retained().select("address").transform(garbage.without_addresses_in(chain.removed_by_sweep()))
     )

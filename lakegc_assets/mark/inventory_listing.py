@@ -54,21 +54,21 @@ def inventory_for_mark(
     return inventory
 
 
-def recorded_inventory(run: MarkRun, known: Mapping[str, Any]) -> Inventory:
-    """Open the inventory that a mark recorded when it began (`known`). Raises `Refused` if it has changed since
+def recorded_inventory(run: MarkRun, record_fields: Mapping[str, Any]) -> Inventory:
+    """Open the inventory that a mark recorded when it began. Raises `Refused` if it has changed since
     (invariant 3)."""
-    location, taken = str(known["where"]), datetime.fromisoformat(str(known["taken"]))
+    location, taken = str(record_fields["where"]), datetime.fromisoformat(str(record_fields["taken"]))
     inventory = open_inventory(location, run.place.settings, taken=None if location.endswith(MANIFEST) else taken)
-    if inventory.record_fields() != dict(known):
+    if inventory.record_fields() != dict(record_fields):
         raise Refused(
             f"{location} has changed since mark {run.mark.record.mark_id} began. Make a new mark.", invariant=3
         )
     return inventory
 
 
-def write_candidates(run: MarkRun, notes: StepNotes, known: Mapping[str, Any]) -> None:
+def write_candidates(run: MarkRun, notes: StepNotes, record_fields: Mapping[str, Any]) -> None:
     """Write the candidates among the objects in an inventory (STORED_OBJECTS), one task per file of the inventory."""
-    inventory = recorded_inventory(run, known)
+    inventory = recorded_inventory(run, record_fields)
     run.log_message(f"reading {plural(len(inventory.files), 'file')} of {inventory.where}")
     prefix = f"{run.place.namespace.path}/" if run.place.namespace.path else ""
     files, local_adapter = {file.key: file for file in inventory.files}, run.local_adapter

@@ -89,7 +89,7 @@ def compare(run: MarkRun, candidates: Candidates) -> ReferenceStatus:
         return statuses
 
     objects = co_group(run.spark, inputs, combine, REFERENCE_STATUS, run.persist)
-    return ReferenceStatus(objects, candidates.of_whole_repository(dict(objects.report.counters)))
+    return ReferenceStatus(objects, candidates.whole_repository_counts(dict(objects.report.counters)))
 
 
 def listed_and_live(run: MarkRun) -> list[Input]:

@@ -34,7 +34,7 @@ from spark_resources.spark.datasets import (
     write_file,
 )
 from spark_resources.stores.place import Place
-from spark_resources.stores.prefetch import fetched_at_once
+from spark_resources.stores.prefetch import fetch_in_parallel
 
 NOTES_PART, MERGED_PART = "table_notes", "merged_table_notes"
 MAX_DATASETS = 4  # if its namespace has more, a mark merges them into one
@@ -52,7 +52,7 @@ class AllTableNotes:
     def read(cls, place: Place, others: Iterable[Place]) -> AllTableNotes:
         """The notes in these namespaces, as far as they can be read; empty without a signing key."""
         places = [place, *others] if place.seal is not None else []
-        found = zip(places, fetched_at_once(places, read_table_notes), strict=True)
+        found = zip(places, fetch_in_parallel(places, read_table_notes), strict=True)
         return cls([(owner, dataset) for owner, datasets in found for dataset in datasets])
 
     def without_address(self, tables: pa.Array, place: Place) -> pa.Array:

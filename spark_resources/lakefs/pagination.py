@@ -86,7 +86,7 @@ def poll_task(connection: Connection, call: ApiCall, done: str, progress: Progre
         timeout_s=settings.task_timeout_s,
         first_wait_s=settings.first_poll_wait_s,
         longest_wait_s=settings.longest_poll_wait_s,
-        waited=progress or (lambda _: None),
+        on_wait=progress or (lambda _: None),
     )
     if status is None:
         raise Unavailable(

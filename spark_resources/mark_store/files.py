@@ -12,7 +12,7 @@ from spark_resources.mark_store.quarantine_format import QUARANTINE_NAME
 from spark_resources.mark_store.record import MarkRecord
 from spark_resources.spark.datasets import LIST_NAME, Dataset, open_dataset
 from spark_resources.stores.place import Place
-from spark_resources.stores.prefetch import fetched_at_once
+from spark_resources.stores.prefetch import fetch_in_parallel
 from spark_resources.stores.retry import delete_own_files
 
 REFERENCE_PARTS = ("deleted", "deleted.text")  # of expired_set, in the reference collector's folder
@@ -51,7 +51,7 @@ def recorded_parts(place: Place, record: MarkRecord) -> Iterator[Part]:
         for asset, step in record.steps.items()
         for part, summary in step.datasets.items()
     )
-    return fetched_at_once(recorded, open_part)
+    return fetch_in_parallel(recorded, open_part)
 
 
 def unrecorded_files(place: Place, record: MarkRecord, recorded: list[Part]) -> list[str]:

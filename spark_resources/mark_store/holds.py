@@ -23,7 +23,7 @@ from spark_resources.records.json_records import has_signed_time, read_json, rep
 from spark_resources.records.signing import KEY_VARIABLE, Signature
 from spark_resources.stores.base import AlreadyExists, Changed, folders_in
 from spark_resources.stores.place import Place
-from spark_resources.stores.prefetch import fetched_at_once
+from spark_resources.stores.prefetch import fetch_in_parallel
 
 HOLDS_KEY = MARKS_ROOT + "holds.yaml"
 SIGNED = b"# signed by lakegc: "
@@ -163,7 +163,7 @@ def signed_marks(place: Place) -> Iterator[Mark]:
             return None
 
     roots = [folder + below for folder in folders_in(place.store(), MARKS_ROOT) for below in RECORD_FOLDERS]
-    return (opened for opened in fetched_at_once(roots, open_if_signed) if opened is not None)
+    return (opened for opened in fetch_in_parallel(roots, open_if_signed) if opened is not None)
 
 
 def refuse_older_holds(place: Place, number: int) -> None:

@@ -42,7 +42,7 @@ from spark_resources.records.json_records import Version, check_format, read_jso
 from spark_resources.spark.datasets import Dataset, open_dataset
 from spark_resources.stores.base import AlreadyExists, Changed, Store, folders_in
 from spark_resources.stores.place import Place
-from spark_resources.stores.prefetch import fetched_at_once
+from spark_resources.stores.prefetch import fetch_in_parallel
 
 GC_ROOT = "_lakefs/retention/gc/"
 MARKS_ROOT = GC_ROOT + "lakegc/"
@@ -265,7 +265,7 @@ def each_mark(place: Place) -> Iterator[tuple[str, MarkRecord | Untrusted | Unkn
         except (Untrusted, UnknownFormat) as error:
             return mark_id, error
 
-    for mark_id, record in fetched_at_once(sorted(folders_in(store, MARKS_ROOT)), read):
+    for mark_id, record in fetch_in_parallel(sorted(folders_in(store, MARKS_ROOT)), read):
         if record is not None:
             yield mark_id, record
 
@@ -284,7 +284,7 @@ def own_mark_ids(place: Place) -> frozenset[str]:
         return bool({f"{folder}mark.json", *(f"{folder}{asset}/" for asset in CHAIN)} & inside)
 
     folders = folders_in(store, MARKS_ROOT)
-    results = zip(folders, fetched_at_once(folders, is_own), strict=True)
+    results = zip(folders, fetch_in_parallel(folders, is_own), strict=True)
     return frozenset(folder.removeprefix(MARKS_ROOT).rstrip("/") for folder, own in results if own)
 
 
@@ -317,7 +317,7 @@ def earlier_marks(place: Place) -> EarlierMarks:
         return mark if mark.record.finished is not None else None
 
     mark_ids = sorted(folder.removeprefix(MARKS_ROOT).rstrip("/") for folder in folders_in(store, MARKS_ROOT))
-    earlier.finished.extend(filter(None, fetched_at_once(mark_ids, open_if_finished)))
+    earlier.finished.extend(filter(None, fetch_in_parallel(mark_ids, open_if_finished)))
     earlier.untrusted.sort()
     earlier.unreadable.sort()
     return earlier

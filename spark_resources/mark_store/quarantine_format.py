@@ -14,7 +14,7 @@ from spark_resources.records.json_records import check_format
 from spark_resources.records.model import Count, Record, require_format
 from spark_resources.stores.base import folders_in
 from spark_resources.stores.place import Place
-from spark_resources.stores.prefetch import fetched_at_once
+from spark_resources.stores.prefetch import fetch_in_parallel
 
 QUARANTINE_NAME = "quarantine.json"
 QUARANTINE_FORMAT = 1
@@ -49,4 +49,4 @@ def refuse_unknown_quarantine_format(place: Place) -> None:
             check_format(document.get("format") if isinstance(document, dict) else None, QUARANTINE_FORMAT,
                          f"{store.where}/{key}")  # fmt: skip
 
-    list(fetched_at_once([folder + QUARANTINE_NAME for folder in folders_in(store, MARKS_ROOT)], check))
+    list(fetch_in_parallel([folder + QUARANTINE_NAME for folder in folders_in(store, MARKS_ROOT)], check))

@@ -26,7 +26,7 @@ from spark_resources.spark.partitioning import tasks_from_rows
 from spark_resources.spark.task_report import TaskReport
 from spark_resources.spark.tasks import Batches, Rows, Tasks, as_frame, collected, mapped, task_name
 from spark_resources.stores.base import read_to_verify
-from spark_resources.stores.prefetch import AT_ONCE, fetched_at_once, prefetch
+from spark_resources.stores.prefetch import AT_ONCE, fetch_in_parallel, prefetch
 from spark_resources.stores.retry import delete_own_files
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def write_outputs(
     `produce` gets the batches of a partition and a report to fill, and yields batches. Returns a dataset for each
     output, and the sum of the reports.
     """
-    list(fetched_at_once(outputs, lambda output: remove_leftovers(place, output.folder)))
+    list(fetch_in_parallel(outputs, lambda output: remove_leftovers(place, output.folder)))
 
     def run(batches: Batches) -> Batches:
         report = TaskReport()
@@ -186,7 +186,7 @@ def write_outputs(
         files = [File(row["name"], row["rows"], row["size"], row["sha256"]) for row in rows if row["output"] == number]
         return finish_dataset(place, output.folder, files)
 
-    return list(fetched_at_once(enumerate(outputs), finish)), total
+    return list(fetch_in_parallel(enumerate(outputs), finish)), total
 
 
 def finish_dataset(place: Place, folder: str, files: Sequence[File]) -> Dataset:

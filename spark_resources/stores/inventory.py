@@ -72,8 +72,8 @@ class Inventory:
     """The files of an inventory, and when it was taken.
 
     `taken` is a time by the store's clock before the first object was listed. `bucket` is the bucket of the keys, "" if
-    unknown. `columns` are the column names of CSV files without a header row, and `encoded` says whether their keys are
-    URL-encoded. `sha256` identifies the list of files.
+    unknown. `columns` are the column names of CSV files without a header row, and `keys_are_encoded` says whether their
+    keys are URL-encoded. `sha256` identifies the list of files.
     """
 
     where: str
@@ -83,7 +83,7 @@ class Inventory:
     sha256: str
     bucket: str = ""
     columns: tuple[str, ...] = ()
-    encoded: bool = False
+    keys_are_encoded: bool = False
 
     def record_fields(self) -> dict[str, Any]:
         """The fields that a mark records."""
@@ -104,7 +104,9 @@ def open_inventory(location: str, settings: StoreSettings, *, taken: datetime | 
     place, key = _resolve_location(location, settings)
     if key.rpartition("/")[2] == MANIFEST:
         if taken is not None:
-            raise WrongUsage(f"{location} is a manifest, which contains the start time. Omit --inventory-taken.")
+            raise WrongUsage(
+                f"{location} is a manifest, which contains the inventory's start time. Omit --inventory-taken."
+            )
         return _inventory_of_manifest(place, key, location)
     if taken is None:
         raise WrongUsage(
@@ -164,13 +166,14 @@ def _inventory_of_manifest(place: Place, key: str, location: str) -> Inventory:
         raise WrongUsage(f"{location} is an inventory in {file_format} format. lakegc supports Parquet and CSV.")
     columns = tuple(name.strip() for name in schema.split(",")) if file_format == "CSV" else ()
     sha256 = hashlib.sha256(data).hexdigest()
-    return Inventory(location, place, files, taken, sha256, bucket, columns, encoded=file_format == "CSV")
+    return Inventory(location, place, files, taken, sha256, bucket, columns, keys_are_encoded=file_format == "CSV")
 
 
 def _inventory_files(store: Store, key: str) -> list[tuple[InventoryFile, int, str]]:
-    """The inventory file at this key, or else all in the folder of that name, each with size and checksum or time.
+    """The inventory file at this key, or else those in the folder of that name.
 
-    Files without one of the EXTENSIONS are left out.
+    Each comes with its size and its checksum, or its time if it has none. Files without one of the EXTENSIONS are left
+    out.
     """
     prefix = key if key.endswith("/") or not key else f"{key}/"
     exact = [listed for page in store.pages(key) for listed in page.objects if listed.key == key]
@@ -192,7 +195,7 @@ def read_inventory(inventory: Inventory, file: InventoryFile) -> Iterator[pa.Tab
         )
     try:
         for table in _tables(data, file.key, inventory.columns):
-            yield _current_objects(table, encoded=inventory.encoded)
+            yield _current_objects(table, keys_are_encoded=inventory.keys_are_encoded)
     except (pa.ArrowException, csv.Error, OSError, EOFError, ValueError, zlib.error) as error:
         raise DamagedData(f"{where} is not a valid inventory: {error}") from error
 
@@ -250,9 +253,9 @@ class _Decompressed(io.RawIOBase):
         return count
 
 
-def _header_row(plain: bytes) -> list[str]:
-    """The column names exactly as written, including spaces, because Arrow guesses the type if a name differs."""
-    return next(csv.reader([plain.partition(b"\n")[0].decode("utf-8-sig").rstrip("\r")]), [])
+def _header_row(first_line: bytes) -> list[str]:
+    """The column names exactly as written, with spaces, because Arrow guesses a column's type if its name differs."""
+    return next(csv.reader([first_line.partition(b"\n")[0].decode("utf-8-sig").rstrip("\r")]), [])
 
 
 def _meaning_of(name: str) -> str | None:
@@ -275,17 +278,17 @@ def _select_known_columns(table: pa.Table) -> pa.Table:
     return table.select(indices).rename_columns(meanings)
 
 
-def _current_objects(table: pa.Table, *, encoded: bool) -> pa.Table:
-    """The current objects as rows of LISTED, without old versions and delete markers."""
+def _current_objects(table: pa.Table, *, keys_are_encoded: bool) -> pa.Table:
+    """The current objects as rows of LISTED, without old versions or delete markers."""
     current = pc.and_(
         _flag_column(table, "latest", default=True), pc.invert(_flag_column(table, "deleted", default=False))
     )
     table = table.filter(current)
     keys = table["key"].cast(pa.string())
-    if encoded:
+    if keys_are_encoded:
         keys = _url_decode(keys)
-    empty = pa.nulls(len(table), pa.string())
-    checksums = table["checksum"].cast(pa.string()) if "checksum" in table.column_names else empty
+    no_checksums = pa.nulls(len(table), pa.string())
+    checksums = table["checksum"].cast(pa.string()) if "checksum" in table.column_names else no_checksums
     checksums = pc.replace_substring(checksums, '"', "")
     columns = [
         keys,
@@ -315,20 +318,20 @@ def _to_utc(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
     A number is also an error, because its unit is unknown: with too small a unit, every object would seem old.
     """
-    wanted = LISTED.field("modified").type
+    target_type = LISTED.field("modified").type
     if not pa.types.is_timestamp(column.type):
         if column.type not in (pa.string(), pa.large_string()):
             raise ValueError(f"its times have the type {column.type}; expected timestamps or text")
-        return column.cast(wanted)
+        return column.cast(target_type)
     if column.type.tz is None:
         column = pc.assume_timezone(column, "UTC")
-    return column.cast(wanted, safe=column.type.unit != "ns")
+    return column.cast(target_type, safe=column.type.unit != "ns")
 
 
 def _url_decode(keys: pa.ChunkedArray) -> pa.ChunkedArray:
     """URL-decoded keys; only keys with encoded characters are decoded one by one."""
-    encoded_keys = pc.or_(pc.match_substring(keys, "%"), pc.match_substring(keys, "+"))
-    if not pc.any(encoded_keys).as_py():
+    is_encoded = pc.or_(pc.match_substring(keys, "%"), pc.match_substring(keys, "+"))
+    if not pc.any(is_encoded).as_py():
         return keys
-    plain = [unquote_plus(key, errors="strict") for key in keys.filter(encoded_keys).to_pylist()]
-    return pc.replace_with_mask(keys.combine_chunks(), encoded_keys.combine_chunks(), pa.array(plain, pa.string()))
+    decoded = [unquote_plus(key, errors="strict") for key in keys.filter(is_encoded).to_pylist()]
+    return pc.replace_with_mask(keys.combine_chunks(), is_encoded.combine_chunks(), pa.array(decoded, pa.string()))

@@ -76,7 +76,7 @@ SAMPLES: Mapping[str, str] = MappingProxyType(
 
 def kinds_of(key: str) -> frozenset[str]:
     """All problematic kinds that apply to a key; empty for keys that lakeFS itself generates."""
-    return frozenset(kind for kind, is_of in KINDS.items() if is_of(key))
+    return frozenset(kind for kind, applies_to in KINDS.items() if applies_to(key))
 
 
 def check_key(key: str, where: str, unsupported_keys: frozenset[str]) -> str:
@@ -124,7 +124,9 @@ def xml_safe_prefix(key: str) -> str:
 def check_start_after(where: str, delimiter: str | None, *, byte_order: bool) -> None:
     """Raise `WrongUsage` if a listing can't start in the middle."""
     if delimiter is not None:
-        raise WrongUsage("a listing takes start_after or a delimiter, not both: stores disagree on the meaning")
+        raise WrongUsage(
+            "a listing takes start_after or a delimiter, not both: stores disagree on what the combination means"
+        )
     if not byte_order:
         raise WrongUsage(
             f"{where} isn't known to list keys in byte order, so a listing that starts in the middle could miss some. "
@@ -135,7 +137,7 @@ def check_start_after(where: str, delimiter: str | None, *, byte_order: bool) ->
 def folding_error(where: str, requested: str, listed: str) -> Refused:
     """The error for a store that lists a key without the requested prefix (invariant 5)."""
     return Refused(
-        f"{where} was asked to list keys that start with {requested!r} but listed {listed!r}. The store apparently "
-        "normalizes keys like a file system, so lakegc can't collect garbage in this namespace.",
+        f"{where} listed {listed!r} in response to a request for keys that start with {requested!r}. The store "
+        "apparently normalizes keys like a file system, so lakegc can't collect garbage in this namespace.",
         invariant=5,
     )

@@ -48,7 +48,7 @@ class Part:
 
 
 def can_split_listings(store: Store) -> bool:
-    """Whether listing key ranges in parallel is possible and pays off; a local folder isn't listed any faster."""
+    """Whether listing key ranges in parallel is possible and pays off, which it doesn't for a local folder."""
     return store.capabilities.byte_order and not isinstance(store, LocalStore)
 
 
@@ -94,8 +94,8 @@ class _Walk:
     up_to: str | None = field(default=None)
     split_from: _Walk | None = field(default=None)
     pages_with_keys: int = 0
-    since_split: int = 0  # pages with keys since the last split
-    folders: int = 0
+    pages_since_split: int = 0  # pages with keys since the last split
+    prefixes_seen: int = 0
 
     def __post_init__(self) -> None:
         self.cursor, self.up_to = self.part.after, self.part.up_to
@@ -114,8 +114,8 @@ class _Walk:
                 page_size=page_size,
             ):
                 with lock:
-                    in_range, ended = self._advance(page)
-                yield in_range
+                    page_in_range, ended = self._advance(page)
+                yield page_in_range
                 if ended:
                     return
                 resume_after = None if uses_delimiter else self._end_of_current_subfolder(page)
@@ -128,7 +128,7 @@ class _Walk:
             start = resume_after
 
     def _advance(self, page: ArrowPage) -> tuple[ArrowPage, bool]:
-        """Advance by one page; returns its rows that are in the range, and whether the range ends with it."""
+        """Advance by one page. Returns the page's rows within the range, and whether the range ends on this page."""
         objects = page.objects
         if not self.ordered:
             return page, False
@@ -140,14 +140,14 @@ class _Walk:
             return page, False
         if len(keys):  # the order of common prefixes is not known
             self.cursor = keys[-1].as_py()
-            self.pages_with_keys, self.since_split = self.pages_with_keys + 1, self.since_split + 1
+            self.pages_with_keys, self.pages_since_split = self.pages_with_keys + 1, self.pages_since_split + 1
         ended = self.cursor is not None and self.up_to is not None and _is_after(self.cursor, self.up_to)
         if ended:
             objects = objects.filter(pc.less_equal(keys, pa.scalar(self.up_to)))
         if self.part.flat:
             name = pc.utf8_slice_codeunits(objects.column(0), start=len(self.part.folder))
             objects = objects.filter(pc.invert(pc.match_substring(name, "/")))
-        self.folders += len(page.prefixes)
+        self.prefixes_seen += len(page.prefixes)
         return ArrowPage(objects, page.prefixes, page.unreadable_names), ended
 
     def _is_in_order(self, keys: pa.StringArray) -> bool:
@@ -178,7 +178,7 @@ class _Walk:
         if middle is None:
             return None
         other = _Walk(replace(self.part, after=middle, up_to=self.up_to), self.ordered, split_from=self)
-        self.up_to, self.since_split = middle, 0
+        self.up_to, self.pages_since_split = middle, 0
         return other
 
 
@@ -217,7 +217,7 @@ def key_between(low: str, high: str | None, prefix_length: int) -> str | None:
 
 
 def _printable(code: int, above: int) -> int:
-    """A code point near `code`, greater than `above` if possible, that is no control character or surrogate."""
+    """A code point near `code`, greater than `above` if possible, but no control character or surrogate."""
     if code < _FIRST_PRINTABLE:
         return _FIRST_PRINTABLE
     if _LAST_PRINTABLE < code < 0xA0:
@@ -231,10 +231,10 @@ def split_part(store: Store, part: Part, *, count: int, page_size: int = _PAGE_S
     Only the part itself if it is short or `can_split_listings` is False. Takes a few small requests per range.
     Raises as `Store.pages` does.
     """
-    if not can_split_listings(store) or (first := _last_key_of_full_page(store, part, page_size)) is None:
+    if not can_split_listings(store) or (last_key := _last_key_of_full_page(store, part, page_size)) is None:
         return [part]
     boundaries: list[str] = []
-    gaps: deque[tuple[str, str | None]] = deque([(first, part.up_to)])
+    gaps: deque[tuple[str, str | None]] = deque([(last_key, part.up_to)])
     for _ in range(_PROBES_PER_RANGE * count):
         if not gaps or len(boundaries) + 1 >= count:
             break
@@ -253,7 +253,7 @@ def split_part(store: Store, part: Part, *, count: int, page_size: int = _PAGE_S
 
 
 def all_fit_in_one_page(store: Store, parts: Sequence[Part]) -> bool:
-    """Whether each part, without its bounds, has at most one page. Lists in parallel; raises as `Store.pages` does."""
+    """Whether each part, ignoring its bounds, has at most one page. Lists in parallel; raises as `Store.pages` does."""
 
     def fits_in_one_page(part: Part) -> bool:
         pages = arrow_pages(store, part.folder, delimiter="/" if part.flat else None, page_size=_PAGE_SIZE)
@@ -291,7 +291,7 @@ def _end_of_subfolder(key: str, folder: str) -> str | None:
 
 
 class _ParallelListing:
-    """Threads that list parts. An idle thread takes over half of another's range; an error in any thread stops all."""
+    """Threads that list parts. An idle thread takes over half of another's range; an error in any of them stops all."""
 
     def __init__(
         self, store: Store, parts: Sequence[Part], may_split: bool, page_size: int, pages_before_first_split: int
@@ -302,15 +302,15 @@ class _ParallelListing:
             page_size,
             pages_before_first_split,
         )
-        self._waiting = deque(_Walk(part, store.capabilities.byte_order) for part in parts)
-        self._walking: list[_Walk] = []
-        self._changed = threading.Condition()  # guards the two above, and every walk's cursor and end
+        self._pending_walks = deque(_Walk(part, store.capabilities.byte_order) for part in parts)
+        self._active_walks: list[_Walk] = []
+        self._changed = threading.Condition()  # guards the two fields above, and every walk's cursor and end
         self._results: queue.Queue[tuple[str, ArrowPage] | BaseException | None] = queue.Queue()
         self._free_slots = threading.Semaphore(0)
         self._stopped = False
 
     def pages(self, at_once: int) -> Iterator[tuple[str, ArrowPage]]:
-        self._free_slots = threading.Semaphore(2 * at_once)  # pages waiting to be consumed
+        self._free_slots = threading.Semaphore(2 * at_once)  # for pages waiting to be consumed
         with ThreadPoolExecutor(at_once, thread_name_prefix="listing") as pool:
             for _ in range(at_once):
                 pool.submit(self._work)
@@ -354,28 +354,27 @@ class _ParallelListing:
             with suppress(Exception):
                 pages.close()  # type: ignore[attr-defined]
             with self._changed:
-                self._walking.remove(walk)
+                self._active_walks.remove(walk)
                 if walk.split_from is not None and not walk.pages_with_keys:
-                    walk.split_from.since_split = (
-                        PAGES_BETWEEN_SPLITS  # this half was empty, so split the other one again soon
-                    )
+                    # this half was empty, so split the other one again soon
+                    walk.split_from.pages_since_split = PAGES_BETWEEN_SPLITS
                 self._changed.notify_all()
 
     def _next(self) -> _Walk | None:
         """The next walk to list: a waiting one, or half of another thread's; None if nothing is left."""
         with self._changed:
             while not self._stopped:
-                walk = self._waiting.popleft() if self._waiting else self._half_of_another()
+                walk = self._pending_walks.popleft() if self._pending_walks else self._half_of_another()
                 if walk is not None:
-                    self._walking.append(walk)
+                    self._active_walks.append(walk)
                     return walk
-                if not self._walking:
+                if not self._active_walks:
                     break
                 self._changed.wait()
             return None
 
     def _half_of_another(self) -> _Walk | None:
-        for walk in sorted(self._walking, key=lambda walk: -walk.since_split):
+        for walk in sorted(self._active_walks, key=lambda walk: -walk.pages_since_split):
             if self._can_split(walk) and (half := walk.split()) is not None:
                 return half
         return None
@@ -385,6 +384,6 @@ class _ParallelListing:
         # without a delimiter, a flat listing costs a request for each subfolder that it passes
         return (
             pages >= self._pages_before_first_split
-            and walk.since_split >= PAGES_BETWEEN_SPLITS
-            and walk.folders <= pages
+            and walk.pages_since_split >= PAGES_BETWEEN_SPLITS
+            and walk.prefixes_seen <= pages
         )

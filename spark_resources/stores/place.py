@@ -14,7 +14,7 @@ from spark_resources.stores.settings import StoreSettings
 
 
 @functools.lru_cache(maxsize=64)
-def _opened(namespace: Namespace, settings: StoreSettings, capabilities: Capabilities | None) -> Store:
+def _cached_store(namespace: Namespace, settings: StoreSettings, capabilities: Capabilities | None) -> Store:
     return open_store(namespace, settings, capabilities=capabilities)
 
 
@@ -32,7 +32,7 @@ class Place:
     seal: Seal | None = field(default=None, repr=False, compare=False)
 
     def store(self) -> Store:
-        return _opened(self.namespace, self.settings, self.capabilities)
+        return _cached_store(self.namespace, self.settings, self.capabilities)
 
     def records(self) -> Records:
         return Records(self.store(), self.seal)

@@ -15,14 +15,14 @@ def poll(
     timeout_s: float,
     first_wait_s: float,
     longest_wait_s: float | None = None,
-    waited: Callable[[float], None] = lambda _: None,
+    on_wait: Callable[[float], None] = lambda _: None,
     monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> _T | None:
     """The first result of `check` that isn't None; None after `timeout_s` seconds without one.
 
-    The wait doubles each time up to `longest_wait_s`; without that limit it is constant. The last call is made when
-    the time is up. `waited` is called after each wait with the seconds since the start.
+    The wait doubles each time up to `longest_wait_s`; without that limit it is constant. The last check is made
+    when the time is up. `on_wait` is called after each wait with the seconds since the start.
     """
     start, wait_s = monotonic(), first_wait_s
     while (result := check()) is None:
@@ -30,6 +30,6 @@ def poll(
         if remaining_s <= 0:
             return None
         sleep(min(wait_s, remaining_s))
-        waited(monotonic() - start)
+        on_wait(monotonic() - start)
         wait_s = wait_s if longest_wait_s is None else min(2 * wait_s, longest_wait_s)
     return result

@@ -1,4 +1,4 @@
-"""Fetches what is needed next while the current item is processed: a response from a distant store takes long."""
+"""Fetches what is needed next while the current item is processed: a response from a distant store takes time."""
 
 from __future__ import annotations
 
@@ -30,25 +30,26 @@ def prefetch(
 
     Fewer are fetched ahead if the results are large: as many as fit into MAX_BYTES_AHEAD, assuming that each is as
     large as the largest so far (or as `expected_size`, if that is given and larger); but never fewer than ALWAYS_AHEAD,
-    unless `ahead` is. `size_of` returns the size of a result in bytes. Raises the errors of `fetch` at the item's turn.
+    unless `ahead` is smaller. `size_of` returns the size of a result in bytes. Raises the errors of `fetch` at the
+    item's turn.
     """
-    largest, seen = expected_size, 1 if expected_size == UNKNOWN_SIZE else expected_size
+    assumed_size, largest_seen = expected_size, 1 if expected_size == UNKNOWN_SIZE else expected_size
     source, pending = iter(items), deque[tuple[_Item, Future[_Fetched]]]()
     with ThreadPoolExecutor(max_workers=ahead) as pool:
 
         def fill() -> None:
-            wanted = min(ahead, max(ALWAYS_AHEAD, MAX_BYTES_AHEAD // max(largest, 1)))
+            wanted = min(ahead, max(ALWAYS_AHEAD, MAX_BYTES_AHEAD // max(assumed_size, 1)))
             pending.extend((item, pool.submit(fetch, item)) for item in islice(source, max(wanted - len(pending), 0)))
 
         fill()
         while pending:
             item, future = pending.popleft()
             fetched = future.result()
-            seen = largest = max(seen, size_of(fetched))
+            largest_seen = assumed_size = max(largest_seen, size_of(fetched))
             fill()
             yield item, fetched
 
 
-def fetched_at_once(items: Iterable[_Item], fetch: Callable[[_Item], _Fetched]) -> Iterator[_Fetched]:
+def fetch_in_parallel(items: Iterable[_Item], fetch: Callable[[_Item], _Fetched]) -> Iterator[_Fetched]:
     """What `fetch` returns for each item, in order. AT_ONCE are fetched in parallel, so the results must be small."""
     return (fetched for _, fetched in prefetch(items, fetch, AT_ONCE, size_of=lambda _: 1, expected_size=1))

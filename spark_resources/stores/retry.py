@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 
 TRANSIENT_STATUSES = frozenset({408, 425, 429, *range(500, 600)} - {501, 505, 507})
-"""HTTP statuses worth a retry. Not 501 and 505 (unsupported by the server) nor 507 (full): a retry changes nothing."""
+"""HTTP statuses worth a retry. For 501 and 505 (unsupported by the server) and 507 (full), a retry changes nothing."""
 
 
 class RetryPolicy(BaseModel):

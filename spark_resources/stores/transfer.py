@@ -37,7 +37,7 @@ class InArchiveTier(Unavailable):
 class ObjectProperties:
     """The properties of one object. `tag` identifies exactly this content, in the store's notation.
 
-    `checksum` is the one in listings; `headers` are those of HEADERS that the object has; `metadata` is the user's.
+    `checksum` is the one in listings; `headers` are those of HEADERS that the object has; `metadata` is user-defined.
     """
 
     size: int
@@ -212,7 +212,8 @@ def split_into_parts(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
 
 
 def header_metadata(values: Mapping[str, str], names: re.Pattern[str]) -> dict[str, str]:
-    """Metadata that headers can carry: names that match `names`, printable ASCII values without spaces at the ends."""
+    """Metadata that headers can carry: names that match `names`, and printable ASCII values without spaces at the
+    ends."""
     return {
         name: value
         for name, value in values.items()

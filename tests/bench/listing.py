@@ -74,8 +74,8 @@ def arrow(store: Store, folders: list[str], at_once: int) -> int:
 
 def step(spark: SparkSession, place: Place, folders: list[str]) -> int:
     """The listing step of a mark: tasks that list and write Parquet to the store."""
-    parts = full_listing.split_parts(place.store(), full_listing.all_parts(place.store()), wanted=8)
-    tasks = full_listing.tasks_of(spark, parts)
+    parts = full_listing.split_parts(place.store(), full_listing.all_parts(place.store()), max_pieces=8)
+    tasks = full_listing.listing_tasks(spark, parts)
     produce = full_listing.listing_producer(place, local_adapter=False)
     return write_produced(tasks, produce, place, "_lakefs/retention/gc/lakegc/b/slices/", STORED_OBJECTS)[0].rows
 

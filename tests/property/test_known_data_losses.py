@@ -342,7 +342,7 @@ def test_unknown_object_kinds_are_never_candidates(tmp_path: Path, local_adapter
     parts = ["0a1b2c-00001"]  # parts of an unfinished upload, where the local adapter stores them
     for key in [*ALIEN, *KNOWN, *parts]:
         place.store().write(key, b"x")
-    listed = split_parts(place.store(), all_parts(place.store()), wanted=8)
+    listed = split_parts(place.store(), all_parts(place.store()), max_pieces=8)
     batches = candidates_in(place, listed, TaskReport(), local_adapter=local_adapter)
     candidates = [address for batch in batches for address in batch.column("address").to_pylist()]
 

@@ -112,7 +112,7 @@ def test_a_key_that_begins_with_a_slash_is_left_to_boto3(bucket: tuple[Bucket, S
     app, store = bucket
     keys(store)
     app.received.clear()
-    assert store.fast.read("/elsewhere.test/x") is None
+    assert store.fast_requests.read("/elsewhere.test/x") is None
     assert app.received == []
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lakegc_assets.cli import invocation, main
-from lakegc_assets.cli.invocation import as_invoked, command, prefix
+from lakegc_assets.cli.invocation import as_invoked, command, invocation_prefix
 
 
 @pytest.fixture
@@ -24,9 +24,11 @@ def test_a_command_begins_with_uv_if_uv_ran_lakegc(installed: Path) -> None:
     """Somebody who typed `.uv/bin/uv run --no-dev lakegc demo` has no `lakegc` on the path."""
     program, uv = str(installed / ".venv/bin/lakegc"), {"UV": str(installed / ".uv/bin/uv"), "PATH": "/bin"}
 
-    assert prefix(program, uv, installed, has_tests=False) == ".uv/bin/uv run --no-dev lakegc"
-    assert prefix(program, uv, installed, has_tests=True) == ".uv/bin/uv run lakegc"
-    assert prefix(program, uv, Path("/"), has_tests=True) == f"{installed}/.uv/bin/uv run lakegc".removeprefix("/")
+    assert invocation_prefix(program, uv, installed, has_test_packages=False) == ".uv/bin/uv run --no-dev lakegc"
+    assert invocation_prefix(program, uv, installed, has_test_packages=True) == ".uv/bin/uv run lakegc"
+    assert invocation_prefix(
+        program, uv, Path("/"), has_test_packages=True
+    ) == f"{installed}/.uv/bin/uv run lakegc".removeprefix("/")
 
 
 def test_a_command_begins_with_the_path_of_lakegc_unless_the_shell_finds_it(installed: Path) -> None:
@@ -37,15 +39,18 @@ def test_a_command_begins_with_the_path_of_lakegc_unless_the_shell_finds_it(inst
         (f"{installed}/.venv/bin", "bin/lakegc"),
         ("/nowhere", "bin/lakegc"),
     ):
-        assert prefix(program, {"PATH": path}, installed, has_tests=True) == called
+        assert invocation_prefix(program, {"PATH": path}, installed, has_test_packages=True) == called
 
 
 def test_a_command_begins_with_the_python_interpreter_if_lakegc_ran_as_a_module(installed: Path) -> None:
     """`python -m lakegc_assets.cli` is printed as it was typed. In other programs a command begins with `lakegc`."""
     module = f"{sys.executable} -m lakegc_assets.cli"
 
-    assert prefix("/somewhere/lakegc_assets/cli/__main__.py", {}, Path("/nowhere"), has_tests=True) == module
-    assert prefix("/usr/bin/dagster", {"UV": "/usr/bin/uv"}, installed, has_tests=True) == "lakegc"
+    assert (
+        invocation_prefix("/somewhere/lakegc_assets/cli/__main__.py", {}, Path("/nowhere"), has_test_packages=True)
+        == module
+    )
+    assert invocation_prefix("/usr/bin/dagster", {"UV": "/usr/bin/uv"}, installed, has_test_packages=True) == "lakegc"
 
 
 def test_arguments_of_a_command_are_quoted_for_the_shell() -> None:

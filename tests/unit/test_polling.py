@@ -49,6 +49,6 @@ def test_an_error_in_a_poll_ends_the_wait() -> None:
 
 def test_the_caller_is_told_the_length_of_each_wait() -> None:
     waits: list[float] = []
-    polled(iter([None, None, "done"]), timeout_s=9, first_wait_s=2, waited=waits.append)
+    polled(iter([None, None, "done"]), timeout_s=9, first_wait_s=2, on_wait=waits.append)
 
     assert waits == [2, 4]

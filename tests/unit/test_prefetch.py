@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_resources.stores.prefetch import ALWAYS_AHEAD, MAX_BYTES_AHEAD, fetched_at_once, prefetch
+from spark_resources.stores.prefetch import ALWAYS_AHEAD, MAX_BYTES_AHEAD, fetch_in_parallel, prefetch
 
 WAIT_S = 20
 
@@ -58,7 +58,7 @@ def test_an_unexpectedly_large_item_reduces_how_many_are_fetched_ahead() -> None
 def test_requests_are_sent_at_the_same_time() -> None:
     """Each waits for the others, so that one after the other would never end."""
     together = threading.Barrier(8, timeout=WAIT_S)
-    assert list(fetched_at_once(range(8), lambda _: together.wait() >= 0)) == [True] * 8
+    assert list(fetch_in_parallel(range(8), lambda _: together.wait() >= 0)) == [True] * 8
 
 
 def test_an_error_is_raised_at_the_turn_of_its_item() -> None:
@@ -67,7 +67,7 @@ def test_an_error_is_raised_at_the_turn_of_its_item() -> None:
             raise ValueError("no second item")
         return item
 
-    items: Iterator[int] = fetched_at_once(range(5), fetch)
+    items: Iterator[int] = fetch_in_parallel(range(5), fetch)
     assert [next(items), next(items)] == [0, 1]
     with pytest.raises(ValueError, match="no second item"):
         next(items)

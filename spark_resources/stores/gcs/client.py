@@ -1,7 +1,7 @@
 """The client for Google Cloud Storage, and the translation of its errors into lakegc's.
 
 Requests use the JSON API directly, over google-auth's session. The library google-cloud-storage was tried and rejected:
-its batches match responses by order alone, its listings create an object per key, its uploads in pieces check the
+its batches match responses by order alone, its listings create an object per key, its resumable uploads check the
 condition only at the start, it also requests the bucket's metadata, and importing it takes a second.
 """
 
@@ -65,11 +65,11 @@ REQUEST_ERRORS = (
 # after the call.
 SEND_TIMEOUT_S = 4.0
 THROTTLING_CODES = frozenset({"rateLimitExceeded", "userRateLimitExceeded"})  # with status 403
-_CREDENTIALS = (
+_CREDENTIALS_ADVICE = (
     "Set LAKEGC_GCS_CREDENTIALS_FILE, give the machine a service account, or run "
     "`gcloud auth application-default login`"
 )
-_PERMISSIONS = (
+_PERMISSIONS_ADVICE = (
     "Check that this account may list, get, create and delete objects in this bucket (roles/storage.objectUser)"
 )
 
@@ -81,10 +81,10 @@ class GCSClient:
     """
 
     def __init__(self, settings: StoreSettings) -> None:
-        self.base = (settings.gcs_endpoint_url or HOST).rstrip("/")
+        self.base_url = (settings.gcs_endpoint_url or HOST).rstrip("/")
         self.timeout = (settings.connect_timeout, settings.read_timeout)
         self._settings = settings
-        self._configured = _configured_credentials(settings)
+        self._configured_credentials = _configured_credentials(settings)
         self._lock = threading.RLock()
 
     @cached_property
@@ -93,13 +93,13 @@ class GCSClient:
             if "_session" in self.__dict__:  # another thread created it while this one waited
                 return self.__dict__["_session"]
             # not for deletes: this session renews a rejected token and re-sends the request, possibly much later
-            return self._session_with(self._configured or google.auth.default(scopes=SCOPES)[0])
+            return self._new_session(self._configured_credentials or google.auth.default(scopes=SCOPES)[0])
 
     @cached_property
     def _session_for_deletes(self) -> Any:
-        return self._session_with(self._session.credentials, refresh_status_codes=())
+        return self._new_session(self._session.credentials, refresh_status_codes=())
 
-    def _session_with(self, credentials: Any, **options: Any) -> Any:
+    def _new_session(self, credentials: Any, **options: Any) -> Any:
         session = AuthorizedSession(credentials, **options)  # type: ignore[no-untyped-call]
         connections = self._settings.connections
         adapter = HTTPAdapter(pool_connections=connections, pool_maxsize=connections, pool_block=False)
@@ -117,13 +117,13 @@ class GCSClient:
         started, credentials = time.monotonic(), self._session.credentials
         if not credentials.valid:
             credentials.refresh(partial(Request(), timeout=self.timeout))
-        took = time.monotonic() - started
-        if took > SEND_TIMEOUT_S:
-            raise NotSent(f"getting a token took {took:.0f} s, so the delete was not sent")
+        elapsed_s = time.monotonic() - started
+        if elapsed_s > SEND_TIMEOUT_S:
+            raise NotSent(f"getting a token took {elapsed_s:.0f} s, so the delete was not sent")
         return self._send(self._session_for_deletes, "POST", path, options)
 
     def _send(self, session: Any, method: str, path: str, options: dict[str, Any]) -> requests.Response:
-        response = session.request(method, self.base + path, timeout=self.timeout, allow_redirects=False, **options)
+        response = session.request(method, self.base_url + path, timeout=self.timeout, allow_redirects=False, **options)
         if not 200 <= response.status_code < 300:
             raise ErrorResponse(response.status_code, response.content, response.headers)
         typed_response: requests.Response = response
@@ -166,7 +166,7 @@ def is_transient(error: Exception) -> bool:
     return isinstance(error, OSError | TransportError | urllib3.exceptions.HTTPError | CorruptContent | NotSent)
 
 
-def error_in(status: int, body: bytes | str) -> tuple[str, str]:
+def parse_error_body(status: int, body: bytes | str) -> tuple[str, str]:
     """The store's code and message in an error body. For a transient status, the status itself is the code."""
     try:
         error = json.loads(body)["error"]
@@ -180,7 +180,9 @@ def error_in(status: int, body: bytes | str) -> tuple[str, str]:
 def code_and_message(error: Exception) -> tuple[str, str]:
     """The code and message of a failed request; without a response, the type and text of the error."""
     return (
-        error_in(error.status, error.body) if isinstance(error, ErrorResponse) else (type(error).__name__, str(error))
+        parse_error_body(error.status, error.body)
+        if isinstance(error, ErrorResponse)
+        else (type(error).__name__, str(error))
     )
 
 
@@ -207,7 +209,7 @@ def as_lakegc_error(error: Exception, where: str, action: str, key: str | None) 
         return _error_of_response(error, what, where)
     if isinstance(error, GoogleAuthError) and not isinstance(error, TransportError):
         return Forbidden(
-            f"{what}: {full_stop(': '.join([type(error).__name__, *map(str, error.args[:1])]))} {_CREDENTIALS}."
+            f"{what}: {full_stop(': '.join([type(error).__name__, *map(str, error.args[:1])]))} {_CREDENTIALS_ADVICE}."
         )
     if isinstance(error, requests.exceptions.SSLError) and not is_transient(error):
         return Unavailable(
@@ -223,7 +225,7 @@ def _error_of_response(error: ErrorResponse, what: str, where: str) -> LakegcErr
     code, message = code_and_message(error)
     failure = f"{what}: {code}: {message}".rstrip(": .")
     if error.status in (401, 403) and not is_transient(error):
-        return Forbidden(f"{failure}. {_CREDENTIALS if error.status == 401 else _PERMISSIONS}.")
+        return Forbidden(f"{failure}. {_CREDENTIALS_ADVICE if error.status == 401 else _PERMISSIONS_ADVICE}.")
     if error.status == 404 and _is_json_api_error(error):
         return NotFound(f"the bucket of {where} does not exist. Check the namespace and the endpoint.")
     if 300 <= error.status < 400:

@@ -1,6 +1,6 @@
 """Reads and writes whole objects on Cloud Storage in one request each, verified by their CRC32C.
 
-An upload in pieces would not be atomic: its condition is checked at the start, and it is completed later.
+A resumable upload would not be atomic: its condition is checked at the start, and it is completed later.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from spark_resources.errors import Unavailable
 from spark_resources.stores.gcs.client import CorruptContent, GCSClient, object_path
 
 _FIELDS = "kind,name,generation,crc32c"
-_TYPE = "application/octet-stream"
+_CONTENT_TYPE = "application/octet-stream"
 
 
 def read_object(client: GCSClient, bucket: str, name: str) -> tuple[bytes, str]:
@@ -42,12 +42,12 @@ def write_object(client: GCSClient, bucket: str, name: str, data: bytes, conditi
     Raises the client's errors (a failed condition is a 412), and `Unavailable` for an invalid response.
     """
     crc32c = crc32c_of(data)
-    metadata = json.dumps({"name": name, "contentType": _TYPE, "crc32c": crc32c}).encode()
+    metadata = json.dumps({"name": name, "contentType": _CONTENT_TYPE, "crc32c": crc32c}).encode()
     boundary = b"lakegc-" + hashlib.sha256(data).hexdigest().encode()  # data can't contain its own hash
     body = b"".join(
         (
             b"--%b\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n%b\r\n" % (boundary, metadata),
-            b"--%b\r\nContent-Type: %b\r\n\r\n%b\r\n--%b--\r\n" % (boundary, _TYPE.encode(), data, boundary),
+            b"--%b\r\nContent-Type: %b\r\n\r\n%b\r\n--%b--\r\n" % (boundary, _CONTENT_TYPE.encode(), data, boundary),
         )
     )
     response = client.request(
@@ -63,7 +63,9 @@ def write_object(client: GCSClient, bucket: str, name: str, data: bytes, conditi
             raise ValueError(f"it is for {written['name']!r}, with the CRC32C {written.get('crc32c')}")
         return _generation(written["generation"], name)
     except (ValueError, KeyError, TypeError) as error:
-        raise Unavailable(f"could not write {name!r}: invalid response ({error})") from error
+        raise Unavailable(
+            f"could not write {name!r} to the bucket {bucket}: invalid response ({error}). Check the endpoint."
+        ) from error
 
 
 def crc32c_of(data: bytes) -> str:
@@ -72,8 +74,8 @@ def crc32c_of(data: bytes) -> str:
 
 
 def _crc32c_in_header(header: str) -> str | None:
-    sums = dict(part.strip().split("=", 1) for part in header.split(",") if "=" in part)
-    return sums.get("crc32c")
+    checksums = dict(part.strip().split("=", 1) for part in header.split(",") if "=" in part)
+    return checksums.get("crc32c")
 
 
 def _generation(generation: str | None, name: str) -> str:

@@ -19,23 +19,25 @@ def copy_object(client: GCSClient, bucket: str, source: ListedObject, target: st
     path = f"{object_path(bucket, source.name)}/rewriteTo{object_path(bucket, target).removeprefix('/storage/v1')}"
     # an empty body keeps all metadata of the source; the generation pins every request to the same content
     params = {"sourceGeneration": source.generation, "fields": _FIELDS, "prettyPrint": "false"}
-    copied = -1
+    previously_copied = -1
     while True:
         response: dict[str, Any] = client.request("POST", path, params=params).json()
         if response.get("done") is True:
             break
-        token, so_far = response.get("rewriteToken"), int(response.get("totalBytesRewritten", 0))
-        if not token or so_far <= copied:
+        token, copied = response.get("rewriteToken"), int(response.get("totalBytesRewritten", 0))
+        if not token or copied <= previously_copied:
             raise Unavailable(
-                f"the copy of {source.name!r} in {where} is stuck at {so_far} of {source.size} bytes. Try again."
+                f"the copy of {source.name!r} in {where} is stuck at {copied} of {source.size} bytes. Try again."
             )
-        params["rewriteToken"], copied = str(token), so_far
+        params["rewriteToken"], previously_copied = str(token), copied
     try:
         copy = parse_object(response["resource"])
     except (ValueError, KeyError, TypeError) as error:
-        raise Unavailable(f"could not copy {source.name!r} in {where}: invalid response ({error})") from error
+        raise Unavailable(
+            f"could not copy {source.name!r} in {where}: invalid response ({error}). Check the endpoint."
+        ) from error
     if (copy.name, copy.size) != (target, source.size) or copy.crc32c != source.crc32c:
         raise Unavailable(
-            f"the copy of {source.name!r} at {copy.name!r} in {where} has {copy.size} bytes, {copy.checksum}: expected "
-            f"{source.size} bytes, {source.checksum}, at {target!r}"
+            f"the copy of {source.name!r} at {copy.name!r} in {where} has {copy.size} bytes and the checksum "
+            f"{copy.checksum}; expected {source.size} bytes and {source.checksum}, at {target!r}. Try again."
         )

@@ -18,9 +18,9 @@ from spark_resources.stores.gcs.client import (
     THROTTLING_CODES,
     GCSClient,
     code_and_message,
-    error_in,
     is_transient,
     object_path,
+    parse_error_body,
 )
 from spark_resources.stores.retry import TRANSIENT_STATUSES
 
@@ -81,11 +81,11 @@ def _delete_batch(client: GCSClient, bucket: str, full_keys: Sequence[str]) -> d
     no_result = _failed(
         "NoAnswer", "the store's response doesn't name this key, so it may or may not have been deleted", transient=True
     )
-    results = results_in(response.headers.get("Content-Type", ""), response.content)
+    results = parse_batch_response(response.headers.get("Content-Type", ""), response.content)
     return {full_key: results.get(number, no_result) for number, full_key in enumerate(full_keys)}
 
 
-def results_in(content_type: str, body: bytes) -> Mapping[int, _ToResult]:
+def parse_batch_response(content_type: str, body: bytes) -> Mapping[int, _ToResult]:
     """The result of each part of a batch, by the part's number, as a function of the part's key.
 
     Parts without a readable response are left out.
@@ -100,7 +100,7 @@ def results_in(content_type: str, body: bytes) -> Mapping[int, _ToResult]:
         if part_id is None or status is None:
             continue
         number = int(part_id[1])
-        if number in results_of:  # of two responses to one request, neither is trusted
+        if number in results_of:  # neither of two responses to one request is trusted
             results_of[number] = _failed("NoAnswer", "the store's response names this key twice", transient=True)
         else:
             results_of[number] = _to_result(int(status[1]), text)
@@ -111,14 +111,14 @@ def _to_result(status: int, text: str) -> _ToResult:
     if 200 <= status < 300:
         return lambda key: DeleteResult(key, Deletion.DELETED)
     _, _, body = text.partition("\r\n\r\n")
-    code, message = error_in(status, body)
+    code, message = parse_error_body(status, body)
     if status == 404:
         return lambda key: DeleteResult(key, Deletion.ALREADY_GONE, code, message)
     return _failed(code, message, transient=status in TRANSIENT_STATUSES or code in THROTTLING_CODES)
 
 
 def _confirm_gone(already_gone: Sequence[DeleteResult], check_bucket: Callable[[], None]) -> list[DeleteResult]:
-    """These results if the bucket exists; otherwise failures, because a 404 for a key then says nothing about it."""
+    """The given results if the bucket exists; otherwise failures, because the 404s may have been for the bucket."""
     try:
         check_bucket()
     except LakegcError as error:

@@ -12,14 +12,14 @@ from spark_resources.errors import Unavailable
 
 _OBJECT = "name,size,updated,crc32c,generation"
 OBJECT_FIELDS = f"kind,{_OBJECT}"
-FIELDS = f"kind,nextPageToken,prefixes,items({_OBJECT})"  # `kind` distinguishes an empty listing from another response
-_LISTING = "storage#objects"
+FIELDS = f"kind,nextPageToken,prefixes,items({_OBJECT})"  # `kind` distinguishes an empty listing from other responses
+_LISTING_KIND = "storage#objects"
 _NO_KEYS: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class ListedObject:
-    """One listed object; `name` is the full key, `generation` identifies exactly this content.
+    """One listed object; `name` is the full key, and `generation` identifies exactly this content.
 
     `crc32c` is empty for an object encrypted with a customer-supplied key, because the store hides its checksums.
     """
@@ -37,7 +37,7 @@ class ListedObject:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """One page. `next_token` is None only on the last page."""
+    """One page of a listing. `next_token` is None only on the last page."""
 
     objects: list[ListedObject]
     prefixes: list[str]
@@ -49,13 +49,13 @@ def listing_of(body: bytes) -> Listing:
     """The listing in a JSON document. Raises `Unavailable` if it is not a complete listing."""
     try:
         document = json.loads(body)
-        if document["kind"] != _LISTING:
+        if document["kind"] != _LISTING_KIND:
             raise ValueError(f"it is a {document['kind']}")
         items = document.get("items", ())
         objects = [parse_object(item) for item in items if is_encodable(item["name"])]
         prefixes = [prefix for prefix in document.get("prefixes", ()) if is_encodable(prefix)]
         unreadable = len(items) - len(objects) + len(document.get("prefixes", ())) - len(prefixes)
-        return Listing(objects, prefixes, _token(document), unreadable)
+        return Listing(objects, prefixes, _next_token(document), unreadable)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Unavailable(
             f"invalid listing response ({type(error).__name__}: {error}). Check that this is a Cloud Storage endpoint."
@@ -76,7 +76,7 @@ def parse_object(item: Mapping[str, Any]) -> ListedObject:
 def is_encodable(name: Any) -> bool:
     """Whether a name can be encoded as UTF-8: JSON may contain a lone surrogate, which can't.
 
-    Raises `ValueError` if it is empty or not a string.
+    Raises `ValueError` if the name is empty or not a string.
     """
     if not isinstance(name, str) or not name:
         raise ValueError(f"a name is {name!r}")
@@ -87,7 +87,7 @@ def is_encodable(name: Any) -> bool:
     return True
 
 
-def _token(document: Mapping[str, Any]) -> str | None:
+def _next_token(document: Mapping[str, Any]) -> str | None:
     token = document.get("nextPageToken")
     if token is None:
         return None

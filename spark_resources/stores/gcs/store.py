@@ -1,9 +1,9 @@
 """The store for Google Cloud Storage, over its JSON API. Keys are sent and returned byte for byte, or rejected.
 
 An object's tag is its generation, which identifies exactly this content: the store assigns a new one whenever the key
-is written. Its checksum is its CRC32C, which even composite objects have, and which a copy shares. ETags change with
-the metadata, and composite objects have no MD5. An object's time is that of its last change, including changes of the
-metadata, so it is never earlier than the time of the content.
+is written. An object's checksum is its CRC32C: even composite objects have one, and a copy has the same one. ETags
+change with the metadata, and composite objects have no MD5. An object's time is the time of its last change, including
+changes to the metadata, so it is never earlier than the time at which its content was written.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ class GCSStore:
         self.client = GCSClient(settings)
         self.retry: RetryPolicy = settings.retry
         self.bucket = namespace.bucket
-        self._listing = f"/storage/v1/b/{quote(self.bucket, safe='')}/o"
+        self._objects_path = f"/storage/v1/b/{quote(self.bucket, safe='')}/o"
         self._prefix = f"{namespace.path}/" if namespace.path else ""
-        endpoint = urlsplit(self.client.base)
+        endpoint = urlsplit(self.client.base_url)
         self.where = f"{namespace.uri} at {endpoint.hostname}" + (f":{endpoint.port}" if endpoint.port else "")
         if self.bucket in (".", "..") or {"%", "?"} & set(namespace.uri):
             raise WrongUsage(
@@ -125,7 +125,7 @@ class GCSStore:
             keys.check_start_after(self.where, delimiter, byte_order=self._capabilities.byte_order)
         params = {"prefix": self._prefix + prefix, "maxResults": str(min(page_size, _MAX_PAGE_SIZE))}
         if start_after is not None:
-            params["startOffset"] = self._prefix + start_after  # inclusive: that key is listed, and dropped below
+            params["startOffset"] = self._prefix + start_after  # inclusive, so `_page` drops that key
         if delimiter is not None:
             params["delimiter"] = delimiter
         seen_prefixes: set[str] = set()
@@ -147,7 +147,7 @@ class GCSStore:
 
     def _list(self, params: Mapping[str, str]) -> requests.Response:
         params = {**params, "fields": FIELDS, "prettyPrint": "false"}
-        return self.client.request("GET", self._listing, params=params)
+        return self.client.request("GET", self._objects_path, params=params)
 
     def _page(self, listing: Listing, requested: str, start_after: str | None, seen_prefixes: set[str]) -> Page:
         """One page; `seen_prefixes` contains the prefixes of the previous pages, and this page's are added to it."""
@@ -157,7 +157,7 @@ class GCSStore:
         objects = [
             self._to_stored_object(listed)
             for listed in listing.objects
-            # an object named exactly like the namespace's prefix has no key within it
+            # an object named exactly like the namespace's prefix has no key in the namespace
             if len(listed.name) > len(self._prefix) and listed.name[len(self._prefix) :] != start_after
         ]
         prefixes = [prefix for prefix in listing.prefixes if prefix not in seen_prefixes]
@@ -183,7 +183,9 @@ class GCSStore:
                 raise ValueError(f"it is a {document['kind']}")
             listed = parse_object(document)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise Unavailable(f"could not {action} {key!r} in {self.where}: invalid response ({error})") from error
+            raise Unavailable(
+                f"could not {action} {key!r} in {self.where}: invalid response ({error}). Check the endpoint."
+            ) from error
         if listed.name != full:
             raise keys.folding_error(self.where, full, listed.name)
         return listed
@@ -198,8 +200,8 @@ class GCSStore:
             if error.status != 404:
                 raise
             missing = error
-        first = next(self.pages(key, page_size=1))  # in byte order, the key itself comes first
-        if any(listed.key == key for listed in first.objects):
+        first_page = next(self.pages(key, page_size=1))  # in byte order, the key itself comes first
+        if any(listed.key == key for listed in first_page.objects):
             raise Transient(
                 f"{key!r} in {self.where} is listed, but its metadata can't be read. Try again."
             ) from missing
@@ -228,7 +230,7 @@ class GCSStore:
     def _bucket_metadata(self) -> requests.Response:
         params = {"fields": _BUCKET_FIELDS, "prettyPrint": "false"}
         with translated_errors(self.where, "get the versioning state of"):
-            return self.client.request("GET", self._listing.removesuffix("/o"), params=params)
+            return self.client.request("GET", self._objects_path.removesuffix("/o"), params=params)
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
@@ -311,7 +313,7 @@ class GCSStore:
 
 
 def _delete_effect_of(bucket: Mapping[str, Any]) -> DeleteEffect:
-    """The effect of deletes according to a bucket's metadata. Raises `KeyError`, `ValueError` etc. if it is invalid."""
+    """The effect of deletes according to a bucket's metadata. Raises `ValueError`, `KeyError` etc. if it is invalid."""
     if bucket["kind"] != "storage#bucket":
         raise ValueError(f"it is a {bucket['kind']}")
     if bucket.get("versioning", {}).get("enabled", False):

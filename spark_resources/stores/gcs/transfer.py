@@ -56,7 +56,7 @@ class GCSStreams:
 
     @property
     def server(self) -> str:
-        return f"gcs {self._client.base}"
+        return f"gcs {self._client.base_url}"
 
     @retried
     def properties(self, key: str) -> ObjectProperties:
@@ -69,7 +69,9 @@ class GCSStreams:
             headers = {name: str(response[field]) for name, field in _FIELDS.items() if response.get(field)}
             metadata = {str(name): str(value) for name, value in response.get("metadata", {}).items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise Unavailable(f"could not look up {key!r} in {self.where}: invalid response ({error})") from error
+            raise Unavailable(
+                f"could not look up {key!r} in {self.where}: invalid response ({error}). Check the endpoint."
+            ) from error
         return ObjectProperties(
             attributes.size, attributes.updated, attributes.checksum, attributes.generation, headers, metadata
         )
@@ -118,7 +120,7 @@ class GCSStreams:
         return self._put_parts(key, full, chain(first, all_parts), fields)
 
     @contextmanager
-    def _writing(self, key: str) -> Iterator[None]:
+    def _translated_write_errors(self, key: str) -> Iterator[None]:
         with self._translated_errors("write", key):
             try:
                 yield
@@ -141,15 +143,15 @@ class GCSStreams:
         )
         headers = {"Content-Type": f"multipart/related; boundary={boundary.decode()}"}
         params = {"uploadType": "multipart", "fields": _OBJECT, "prettyPrint": "false", "ifGenerationMatch": "0"}
-        with self._writing(key):
-            response = self._client.request("POST", self._uploads, params=params, headers=headers, data=body)
+        with self._translated_write_errors(key):
+            response = self._client.request("POST", self._upload_path, params=params, headers=headers, data=body)
         return WrittenObject(_generation(response), frozenset({f"crc32c={crc32c}"}))
 
     def _put_parts(self, key: str, full: str, all_parts: Iterable[bytes], fields: Mapping[str, Any]) -> WrittenObject:
         location = self._start_upload(key, full, fields)
         hashed, start, previous = HashingIterator(all_parts), 0, b""
         for data in hashed:
-            if previous:  # a part is sent when the next one is known, because the last part is sent differently
+            if previous:  # a part is sent only once the next one is known, because the last part is sent differently
                 self._send(key, location, previous, f"bytes {start}-{start + len(previous) - 1}/*", (308,))
                 start += len(previous)
             previous = data
@@ -165,15 +167,15 @@ class GCSStreams:
     def _start_upload(self, key: str, full: str, fields: Mapping[str, Any]) -> str:
         """Start an upload; returns the URL to which its parts are sent."""
         params = {"uploadType": "resumable", "name": full, "ifGenerationMatch": "0"}
-        with self._writing(key):
-            response = self._client.request("POST", self._uploads, params=params, json={**fields, "name": full})
+        with self._translated_write_errors(key):
+            response = self._client.request("POST", self._upload_path, params=params, json={**fields, "name": full})
         return str(response.headers["Location"])
 
     @retried
     def _send(self, key: str, location: str, data: bytes, byte_range: str, expected: tuple[int, ...]) -> Response:
         """Send a part; if it is sent again, the store skips the bytes it already has."""
         headers = {"Content-Range": byte_range}
-        with self._writing(key):
+        with self._translated_write_errors(key):
             response: Response = self._client._session.put(
                 location, data=data, headers=headers, timeout=self._client.timeout, allow_redirects=False
             )
@@ -182,7 +184,7 @@ class GCSStreams:
         return response
 
     @property
-    def _uploads(self) -> str:
+    def _upload_path(self) -> str:
         return f"/upload/storage/v1/b/{quote(self._bucket, safe='')}/o"
 
     # --- from bucket to bucket --------------------------------------------------------------------------------------
@@ -203,18 +205,18 @@ class GCSStreams:
     def _rewrite_all(
         self, path: str, params: dict[str, str], source: GCSStreams, original: StoredObject, key: str
     ) -> WrittenObject:
-        so_far = -1
+        previously_copied = -1
         while True:
             response = self._rewrite(path, params, source, original, key)
             if response.get("done") is True:
                 copy = parse_object(response["resource"])
                 return WrittenObject(copy.generation, frozenset({copy.checksum} if copy.checksum else ()))
             token, copied = response.get("rewriteToken"), int(response.get("totalBytesRewritten", 0))
-            if not token or copied <= so_far:
+            if not token or copied <= previously_copied:
                 raise Unavailable(
                     f"the copy of {original.key!r} in {source.where} is stuck at {copied} bytes. Try again."
                 )
-            params["rewriteToken"], so_far = str(token), copied
+            params["rewriteToken"], previously_copied = str(token), copied
 
     @retried
     def _rewrite(

@@ -98,7 +98,7 @@ class Folder:
     def file(self, action: str, key: str) -> Iterator[int]:
         """A file descriptor for reading an object. Raises `NotFound` if there is none."""
         self.check(key)
-        with self.reading(action, key), self.root() as root, open_object(root, key) as descriptor:
+        with self.translated_read_errors(action, key), self.root() as root, open_object(root, key) as descriptor:
             yield descriptor
 
     @contextmanager
@@ -124,8 +124,8 @@ class Folder:
             yield changes, temp_file
 
     @contextmanager
-    def reading(self, action: str, key: str) -> Iterator[None]:
-        """Translates OS errors on reading into lakegc's."""
+    def translated_read_errors(self, action: str, key: str) -> Iterator[None]:
+        """Translates OS errors that occur while reading into lakegc's."""
         try:
             yield
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 
 from spark_resources.stores.local.listing import HIDDEN, open_chain, open_folder, open_path, refuse_symlink
 
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _serial = itertools.count()
 
 
@@ -41,7 +41,7 @@ def open_object(root: int, key: str) -> Iterator[int]:
     folder = open_path(root, folders)
     try:
         refuse_symlink(name, folder)
-        descriptor = os.open(name, _READ, dir_fd=folder)
+        descriptor = os.open(name, _READ_FLAGS, dir_fd=folder)
     finally:
         os.close(folder)
     try:
@@ -62,7 +62,7 @@ class Changes:
     @classmethod
     @contextmanager
     def under(cls, root: int) -> Iterator[Changes]:
-        with suppress(FileExistsError):  # the usual case
+        with suppress(FileExistsError):  # the hidden folder usually exists
             os.mkdir(HIDDEN, dir_fd=root)
         hidden = open_folder(HIDDEN, root)
         try:
@@ -73,18 +73,19 @@ class Changes:
     @contextmanager
     def lock(self) -> Iterator[None]:
         refuse_symlink(b"lock", self.hidden)
-        descriptor = os.open(b"lock", _LOCK, 0o666, dir_fd=self.hidden)
+        descriptor = os.open(b"lock", _LOCK_FLAGS, 0o666, dir_fd=self.hidden)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
         finally:
-            os.close(descriptor)  # and the lock with it
+            os.close(descriptor)  # this also releases the lock
 
     @contextmanager
     def temp_file(self, content: Iterable[bytes], modification_time: float | None) -> Iterator[bytes]:
-        """The name of a complete hidden file with this content, synced to disk; removed afterwards.
+        """The name of a complete hidden file with this content, synced to disk.
 
-        Its time is `modification_time` in seconds since the epoch, or now if None.
+        The file is removed afterwards, unless it was moved. Its time is `modification_time` in seconds since the epoch,
+        or now if None.
         """
         descriptor, name = self._new_file()
         try:
@@ -139,7 +140,7 @@ class Changes:
         while True:
             name = f"{os.getpid()}-{threading.get_ident()}-{next(_serial)}".encode()
             with suppress(FileExistsError):  # left by a killed process with the same id
-                return os.open(name, _NEW, 0o666, dir_fd=self.hidden), name
+                return os.open(name, _NEW_FILE_FLAGS, 0o666, dir_fd=self.hidden), name
 
     @contextmanager
     def _parent(self, key: str) -> Iterator[tuple[int, bytes]]:

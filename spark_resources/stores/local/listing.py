@@ -19,17 +19,17 @@ from spark_resources.errors import Refused
 # may be in one, because a namespace may be inside another namespace's folder.
 HIDDEN = b".lakegc-tmp"
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Found(NamedTuple):
+class WalkResult(NamedTuple):
     """One result of a walk: an object with its `status`, a common prefix (no status) or an unreadable name (no key)."""
 
     key: str | None
     status: os.stat_result | None
 
 
-_UNREADABLE = Found(None, None)
+_UNREADABLE = WalkResult(None, None)
 
 
 # One entry of a folder: sort key, name, whether it is a folder to enter, whether it is an object. A plain tuple,
@@ -40,7 +40,7 @@ _Entry = tuple[bytes, bytes, bool, bool]
 def open_folder(name: bytes, parent: int) -> int:
     """The descriptor of a folder inside another. Raises `Refused` for a symbolic link, `OSError` for other failures."""
     try:
-        return os.open(name, _FOLDER, dir_fd=parent)
+        return os.open(name, _FOLDER_FLAGS, dir_fd=parent)
     except OSError as error:
         if error.errno in (errno.ENOTDIR, errno.ELOOP):
             refuse_symlink(name, parent)
@@ -100,11 +100,12 @@ def open_chain(root: int, names: Sequence[bytes], *, create: bool) -> Iterator[l
             os.close(descriptor)
 
 
-def walk(root: int, prefix: bytes, *, after: bytes = b"", group_folders: bool = False) -> Iterator[Found]:
+def walk(root: int, prefix: bytes, *, after: bytes = b"", group_folders: bool = False) -> Iterator[WalkResult]:
     """Everything below `root` whose key starts with `prefix` and is greater than `after`, in byte order.
 
     With `group_folders`, folders after the prefix are not entered: each is yielded once if it contains an object. Only
-    the names in the current folder and its parents are in memory. Files that are deleted during the walk are left out.
+    the names in the current folder and its parents are held in memory. Files that are deleted during the walk are left
+    out.
     """
     base = prefix[: prefix.rfind(b"/") + 1]
     start = _open_base(root, base)
@@ -129,7 +130,7 @@ def walk(root: int, prefix: bytes, *, after: bytes = b"", group_folders: bool = 
                     stack.append((child, key, iter(_wanted_entries(child, key, prefix, after))))
             elif is_object:
                 try:
-                    yield Found(key.decode(), os.stat(raw, dir_fd=folder, follow_symlinks=False))
+                    yield WalkResult(key.decode(), os.stat(raw, dir_fd=folder, follow_symlinks=False))
                 except FileNotFoundError:
                     continue
             else:
@@ -192,11 +193,11 @@ def _is_utf8(raw: bytes) -> bool:
     return True
 
 
-def _prefix_if_not_empty(child: int, prefix: bytes) -> Iterator[Found]:
+def _prefix_if_not_empty(child: int, prefix: bytes) -> Iterator[WalkResult]:
     """A folder as a common prefix, if it contains an object; closes `child`."""
     try:
         has_object = any(entry.key is not None for entry in walk(child, b""))
     finally:
         os.close(child)
     if has_object:
-        yield Found(prefix.decode(), None)
+        yield WalkResult(prefix.decode(), None)

@@ -68,7 +68,9 @@ class LocalStore:
         self, prefix: str, *, start_after: str | None = None, delimiter: str | None = None, page_size: int = 1000
     ) -> Iterator[Page]:
         if delimiter is not None and start_after is not None:
-            raise WrongUsage("a listing takes start_after or a delimiter, not both: stores disagree on the meaning")
+            raise WrongUsage(
+                "a listing takes start_after or a delimiter, not both: stores disagree on what the combination means"
+            )
         if delimiter not in (None, "/"):
             raise WrongUsage(f"{self.where} can be listed only with the delimiter '/', not {delimiter!r}")
         start = keys.check_prefix(prefix, self.where, CAPABILITIES.unsupported_keys).encode()
@@ -76,7 +78,7 @@ class LocalStore:
         objects: list[StoredObject] = []
         prefixes: list[str] = []
         unreadable = 0
-        with self.folder.reading("list", prefix), self.folder.root() as root:
+        with self.folder.translated_read_errors("list", prefix), self.folder.root() as root:
             for key, status in walk(root, start, after=after, group_folders=delimiter is not None):
                 if key is None:
                     unreadable += 1

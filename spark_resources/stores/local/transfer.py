@@ -45,9 +45,8 @@ class LocalStreams:
 
     def put(self, key: str, pieces: Iterable[bytes], properties: ObjectProperties) -> WrittenObject:
         with self._folder.writing("write", key, pieces) as (changes, temp_file):
-            tag = _properties(
-                os.stat(temp_file, dir_fd=changes.hidden)
-            ).tag  # the tag depends on the file, not on its name
+            # the tag depends on the file, not on its name
+            tag = _properties(os.stat(temp_file, dir_fd=changes.hidden)).tag
             if not changes.move_if_absent(temp_file, key):
                 raise AlreadyExists(f"{key!r} already exists in {self.where}")
         return WrittenObject(tag)

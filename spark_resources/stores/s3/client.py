@@ -73,7 +73,7 @@ TRANSIENT_ERROR_CODES = frozenset(
 _AWS_DOMAINS = (".amazonaws.com", ".amazonaws.com.cn", ".api.aws")
 UNKNOWN = "unknown"  # the code for an error that has none
 _CREDENTIAL_CODES = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken"})
-_PERMISSIONS = "check that these credentials may list, get, put and delete in this bucket"
+_PERMISSIONS_ADVICE = "check that these credentials may list, get, put and delete in this bucket"
 _CREDENTIAL_ERRORS = (
     NoCredentialsError,
     PartialCredentialsError,
@@ -115,7 +115,7 @@ class Redirected(BotoCoreError):
 
 
 def _refuse_redirect(response_dict: dict[str, Any], operation_model: Any, *, custom_endpoint: bool, **_: Any) -> None:
-    """Raise `Redirected` for a redirect of HeadBucket that names no region, because botocore would follow it forever.
+    """Raise `Redirected` if HeadBucket is redirected without a region, because botocore would follow that forever.
 
     Any redirect from a configured endpoint is refused, too: only AWS knows where a bucket is.
     """
@@ -152,7 +152,7 @@ def _client_config(settings: StoreSettings) -> Config:
 
 
 def _refuse_configured_endpoint(session: boto3.session.Session) -> None:
-    """Raise `WrongUsage` if boto3 would take another endpoint than AWS's from the environment or a profile: without
+    """Raise `WrongUsage` if boto3 would take an endpoint other than AWS's from the environment or a profile: without
     LAKEGC_S3_ENDPOINT_URL, lakegc assumes AWS's capabilities and doesn't probe the store."""
     inner = session._session
     if inner.get_config_variable("ignore_configured_endpoint_urls"):
@@ -208,7 +208,7 @@ def as_lakegc_error(error: ClientError | BotoCoreError, where: str, action: str,
         )
     if isinstance(error, ParamValidationError):
         return WrongUsage(f"{what}: {error}")
-    if isinstance(error, Redirected) or _is_malformed(error):
+    if isinstance(error, Redirected) or _is_parse_failure(error):
         return Unavailable(f"{what}: {full_stop(error)} Check that LAKEGC_S3_ENDPOINT_URL is an S3 endpoint.")
     if isinstance(error, SSLError) and not is_transient(error):
         return Unavailable(
@@ -227,7 +227,7 @@ def _error_of_response(error: ClientError, what: str, where: str, key: str | Non
         return NotFound(f"{key!r} does not exist in {where}")
     message = f"{what}: {code}: {message}" if message and message != code else f"{what}: {code}"
     if status == 403 or code in _CREDENTIAL_CODES:
-        return Forbidden(f"{message}. {capitalized(_ADVICE.get(code, _PERMISSIONS))}.")
+        return Forbidden(f"{message}. {capitalized(_ADVICE.get(code, _PERMISSIONS_ADVICE))}.")
     if code in _ADVICE:
         return Unavailable(f"{message}. {capitalized(_ADVICE[code])}.")
     if code == "KeyTooLongError":
@@ -242,10 +242,10 @@ def is_transient(error: Exception) -> bool:
         return status_of(error) in TRANSIENT_STATUSES or code_of(error) in TRANSIENT_ERROR_CODES
     if isinstance(error, SSLError):
         return not is_permanent_tls_error(error)
-    return isinstance(error, NoConnection | HTTPClientError | IncompleteReadError) and not _is_malformed(error)
+    return isinstance(error, NoConnection | HTTPClientError | IncompleteReadError) and not _is_parse_failure(error)
 
 
-def _is_malformed(error: BaseException) -> bool:
+def _is_parse_failure(error: BaseException) -> bool:
     """Whether botocore failed on a malformed response, such as a 303 redirect."""
     return isinstance(error, HTTPClientError) and isinstance(error.kwargs.get("error"), PARSE_ERRORS)
 

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 MAX_COPY_BYTES = 5 * 1024**3  # bytes: the limit of CopyObject
 _PART_BYTES = 512 * 1024**2
 
-# A copy in parts is a new upload, and only the newest boto3 preserves these fields automatically. `Metadata` is the
-# user's.
+# A copy in parts is a new upload, and only the newest boto3 preserves these fields automatically. `Metadata` is
+# user-defined.
 _PRESERVED = ("Metadata", "ContentType", "ContentEncoding", "ContentDisposition", "ContentLanguage", "CacheControl")
 
 
@@ -36,5 +36,5 @@ def copy_object(
     config = TransferConfig(
         multipart_threshold=max_copy_bytes, multipart_chunksize=min(_PART_BYTES, max(max_copy_bytes, 5 << 20))
     )
-    unchanged = {"CopySourceIfMatch": head["ETag"]}
-    client.copy(copy_source, bucket, target, ExtraArgs={**arguments, **unchanged}, Config=config)  # type: ignore[arg-type]
+    if_unchanged = {"CopySourceIfMatch": head["ETag"]}
+    client.copy(copy_source, bucket, target, ExtraArgs={**arguments, **if_unchanged}, Config=config)  # type: ignore[arg-type]

@@ -28,7 +28,7 @@ def delete_keys(
     on_batches_unsupported: Callable[[], None] = lambda: None, monotonic: Callable[[], float] = time.monotonic,
 ) -> list[DeleteResult]:  # fmt: skip
     """Delete keys; returns one result per key, in the given order. A duplicate key is deleted once. Never raises for a
-    store error. `to_full_key` raises `WrongUsage` for a key that can't be in the store; its result is a failure.
+    store error. `to_full_key` raises `WrongUsage` for a key that can't be in the store; that key fails.
 
     `on_batches_unsupported` is called if the store turns out not to support batches. If a batch has to be deleted key
     by key, requests are started for at most ONE_BY_ONE_TIMEOUT_S seconds; the remaining keys fail with the code NotSent
@@ -72,9 +72,9 @@ def _delete_batch(
             on_batches_unsupported()
         if code_of(error) in _DELETE_ONE_BY_ONE:
             return _delete_one_by_one(client, bucket, full_keys, lambda: monotonic() < deadline)
-        return dict.fromkeys(full_keys, _failure(error))
+        return dict.fromkeys(full_keys, _failed_with_error(error))
     except (BotoCoreError, ResponseParserError, *PARSE_ERRORS) as error:
-        return dict.fromkeys(full_keys, _failure(error))
+        return dict.fromkeys(full_keys, _failed_with_error(error))
     results_of: dict[str, _ToResult] = {
         deleted["Key"]: _deleted for deleted in response.get("Deleted", ()) if "Key" in deleted
     }
@@ -104,7 +104,7 @@ def _delete_one(client: S3Client, bucket: str, full_key: str) -> _ToResult:
     try:
         client.delete_object(Bucket=bucket, Key=full_key)
     except (ClientError, BotoCoreError, ResponseParserError, *PARSE_ERRORS) as error:
-        return _failure(error)
+        return _failed_with_error(error)
     return _deleted
 
 
@@ -120,7 +120,7 @@ def _failed_with(code: str, message: str, *, transient: bool) -> _ToResult:
     return lambda key: _failed(key, code, message, transient=transient)
 
 
-def _failure(error: Exception) -> _ToResult:
+def _failed_with_error(error: Exception) -> _ToResult:
     if isinstance(error, ClientError):
         message = str(error.response.get("Error", {}).get("Message", ""))
         return _failed_with(code_of(error), message, transient=is_transient(error) or code_of(error) == UNKNOWN)

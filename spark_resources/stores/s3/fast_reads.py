@@ -34,7 +34,7 @@ class FastReads:
     def __init__(self, client: S3Client, settings: StoreSettings, bucket: str) -> None:
         self._client, self._settings, self._bucket = client, settings, bucket
         self._failures = Failures()
-        self._opened: S3Store | None = None
+        self._opened_store: S3Store | None = None
 
     @classmethod
     def of(cls, client: S3Client, settings: StoreSettings, bucket: str) -> FastReads | None:
@@ -68,7 +68,7 @@ class FastReads:
 
         Raises `FallBackToBoto3` if environment variables make obstore send requests to another server.
         """
-        if self._opened is None:
+        if self._opened_store is None:
             import obstore
             from obstore.store import S3Store
 
@@ -93,16 +93,16 @@ class FastReads:
             if f"{signed_url.scheme}://{signed_url.netloc}{signed_url.path}" != f"{endpoint}/{self._bucket}/key":
                 self._failures.give_up()
                 raise FallBackToBoto3
-            self._opened = opened
-        return self._opened
+            self._opened_store = opened
+        return self._opened_store
 
     @property
     def _signer_credentials(self) -> Any:
         return self._client._request_signer._credentials  # type: ignore[attr-defined]
 
     def _credentials(self) -> S3Credential:
-        """boto3's own credentials; obstore requests temporary ones again before they expire. Raises if there are
-        none."""
+        """boto3's own credentials. If they are temporary, obstore calls this again before they expire. Raises if there
+        are none."""
         credentials = self._signer_credentials
         current = credentials.get_frozen_credentials()
         is_temporary = hasattr(credentials, "refresh_needed")

@@ -1,7 +1,7 @@
 """S3 requests at a fraction of boto3's cost.
 
-With boto3, copying millions of small objects and listing many more keys spend most of their time in the client. A
-request without the expected response falls back to boto3, which sends it again, with retries and error messages.
+With boto3, copies of millions of small objects, and listings of even more keys, spend most of their time in the client.
+A request without the expected response falls back to boto3, which sends it again, with retries and error messages.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _ETAG = re.compile(
     rb"<CopyObjectResult[ >].*<ETag>(?:&quot;|&#34;|\")?([^<>&\"]+)(?:&quot;|&#34;|\")?</ETag>", re.DOTALL
 )
-_LISTING = "s3.ListObjectsV2"  # the operation of boto3
+_LISTING = "s3.ListObjectsV2"  # boto3's name for the operation
 _SIGNED = re.compile(r"AWS4-HMAC-SHA256 Credential=[^/,]+/\d{8}/(?P<region>[^/]+)/s3/aws4_request")
 
 
@@ -38,7 +38,7 @@ class FallBackToBoto3(Exception):
 
 @dataclass(slots=True)
 class Failures:
-    """How often a fast path succeeded and failed. After too many failures, boto3 sends all requests, and backs off."""
+    """How often a fast path succeeded and failed. After too many failures, boto3 sends all requests, with a backoff."""
 
     succeeded: int = 0
     failed: int = 0
@@ -107,7 +107,7 @@ class FastRequests:
         self._sent.address = BucketAddress.of(request.url, text, self._bucket)
 
     def _use_address(self, http_response: Any, **_: Any) -> None:
-        """Called by boto3 after a listing, also if that failed."""
+        """Called by boto3 after a listing, even if that failed."""
         address: BucketAddress | None = getattr(self._sent, "address", None)
         if http_response.status_code == 200 and address is not None and self._address is None:
             self._open_pool(address)
@@ -125,7 +125,8 @@ class FastRequests:
         self._address = address
 
     def copy(self, source: Mapping[str, str], key: str, conditions: Mapping[str, str]) -> str | None:
-        """Copy from `source` (`Bucket`, `Key`) with conditions as headers; returns the tag, or None to use boto3."""
+        """Copy from `source` (`Bucket`, `Key`) with conditions as headers; returns the tag, or None if boto3 must copy
+        the object."""
         copy_source = f"{source['Bucket']}/{quote(source['Key'], safe='/~')}"
         headers = {"x-amz-copy-source": copy_source, **conditions}
         try:

@@ -112,8 +112,8 @@ _Columns: TypeAlias = tuple[pa.StringArray, pa.StringArray, pa.StringArray, pa.S
 def _parsed_columns(elements: Sequence[ElementTree.Element], namespace: str) -> _Columns:
     """Key, size, time and tag of parsed objects.
 
-    Each column has one text per element, from its first child of that name, or null if there is none. So all columns
-    have the same length, and no value can move to another object's row.
+    Each column has one value per element: the text of its first child with the column's name, or null if there is none.
+    So all columns have the same length, and no value can move to another object's row.
     """
     key, size, time, tag = (
         pa.array([element.findtext(f"{namespace}{name}") for element in elements], pa.string())
@@ -132,7 +132,7 @@ def _extracted_columns(extracted: Contents) -> _Columns:
 def _build_objects(
     keys: pa.StringArray, sizes: pa.StringArray, times: pa.StringArray, tags: pa.StringArray, *, is_encoded: bool
 ) -> tuple[pa.RecordBatch, int]:
-    """The objects whose keys are valid text, and the number of the others."""
+    """The objects whose keys are valid text, and the number of other objects."""
     decoded = _decode_keys(keys, is_encoded=is_encoded)
     etags = pc.if_else(pc.equal(tags, ""), pa.scalar(None, pa.string()), tags)
     batch = pa.RecordBatch.from_arrays([decoded, _parse_sizes(sizes), _parse_times(times), etags], names=LISTED.names)

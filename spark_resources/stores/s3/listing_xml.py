@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 _OPEN, _CLOSE = b"<Contents>", b"</Contents>"
 _FIELDS = ("Key", "Size", "LastModified", "ETag")
 _TEXT = r"[^<>&\x00-\x1f]"  # no XML markup, no entities, no line breaks
-_TAG = r'[^<>&"\x00-\x1f]'
+_ETAG_TEXT = r'[^<>&"\x00-\x1f]'
 _QUOTE = '(?:"|&quot;|&#34;)?'
 _OPTIONAL_FIELDS = "StorageClass", "ChecksumAlgorithm", "ChecksumType"
 _OPTIONAL = "|".join(
@@ -66,7 +66,7 @@ def extract_objects(body: bytes, root: str) -> Contents | None:
 def _objects_pattern(order: tuple[str, ...]) -> re.Pattern[str]:
     """Matches objects with their fields in this order, one group per field; the last group matches any other text."""
     fields = {name: f"<{name}>({_TEXT}+)</{name}>" for name in _FIELDS}
-    fields["ETag"] = f"<ETag>{_QUOTE}({_TAG}*){_QUOTE}</ETag>"
+    fields["ETag"] = f"<ETag>{_QUOTE}({_ETAG_TEXT}*){_QUOTE}</ETag>"
     others = f"(?:{_OPTIONAL})*"
     inner = others.join(fields[name] for name in order)
     return re.compile(f"<Contents>{others}{inner}{others}</Contents>|(.+)", re.DOTALL)

@@ -81,7 +81,7 @@ class S3Store:
         self._prefix = f"{namespace.path}/" if namespace.path else ""
         self._capabilities = capabilities
         self.retry: RetryPolicy = settings.retry
-        self.fast = FastRequests(self.client, settings, self.bucket)
+        self.fast_requests = FastRequests(self.client, settings, self.bucket)
         self._fast_reads = FastReads.of(self.client, settings, self.bucket)
         endpoint = urlsplit(self.client.meta.endpoint_url)
         self.where = f"{namespace.uri} at {endpoint.hostname}" + (f":{endpoint.port}" if endpoint.port else "")
@@ -149,7 +149,7 @@ class S3Store:
     @retried
     def _request_listing(self, request: Mapping[str, Any], prefix: str) -> Listing:
         with suppress(FallBackToBoto3, ElementTree.ParseError, ValueError, TypeError):
-            response = self.fast.list({_PARAMETERS[name]: str(value) for name, value in request.items()})
+            response = self.fast_requests.list({_PARAMETERS[name]: str(value) for name, value in request.items()})
             if response is not None:
                 return parse_listing(response)
         with translated_errors(self.where, "list", prefix):
@@ -158,14 +158,14 @@ class S3Store:
     def _page(self, listing: Listing, requested: str) -> ArrowPage:
         skip = len(self._prefix)
         objects, full_keys = listing.objects, listing.objects.column(0)
-        inside = pc.starts_with(full_keys, pattern=requested)
-        if not pc.all(inside, min_count=0).as_py():
-            raise keys.folding_error(self.where, requested, full_keys.filter(pc.invert(inside))[0].as_py())
+        has_prefix = pc.starts_with(full_keys, pattern=requested)
+        if not pc.all(has_prefix, min_count=0).as_py():
+            raise keys.folding_error(self.where, requested, full_keys.filter(pc.invert(has_prefix))[0].as_py())
         if skip:
-            below = pc.utf8_slice_codeunits(full_keys, start=skip)
-            objects = pa.RecordBatch.from_arrays([below, *objects.columns[1:]], schema=objects.schema)
-            if not requested[skip:]:  # an object named exactly like the namespace's prefix has no key
-                objects = objects.filter(pc.not_equal(below, ""))
+            relative_keys = pc.utf8_slice_codeunits(full_keys, start=skip)
+            objects = pa.RecordBatch.from_arrays([relative_keys, *objects.columns[1:]], schema=objects.schema)
+            if not requested[skip:]:  # an object named exactly like the namespace's prefix has no key in the namespace
+                objects = objects.filter(pc.not_equal(relative_keys, ""))
         prefixes = []
         for prefix in listing.prefixes:
             if prefix is None:
@@ -202,7 +202,7 @@ class S3Store:
         """Like `read`, for callers that verify the bytes with a hash (`spark_resources.stores.base.read_to_verify`)."""
         full = self.full_key(key)
         with suppress(FallBackToBoto3):
-            for reads in (self._fast_reads, self.fast):
+            for reads in (self._fast_reads, self.fast_requests):
                 if reads is not None and (data := reads.read(full)) is not None:
                     return data
         return self.read(key)

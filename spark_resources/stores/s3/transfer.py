@@ -59,7 +59,7 @@ class S3Streams:
         self._store, self._client, self._bucket = store, store.client, store.bucket
         self._max_copy_bytes, self._part = max_copy_bytes, part
         self._conditions: Mapping[str, Any] = _IF_ABSENT
-        self._fast = store.fast
+        self._fast_requests = store.fast_requests
         self.retry: RetryPolicy = store.retry
         self.where = store.where
 
@@ -143,17 +143,17 @@ class S3Streams:
 
     def _multipart_upload(self, key: str, full: str, send_parts: Any, arguments: Mapping[str, Any], send: _Send) -> str:
         """Upload an object in several parts, all or nothing; returns its tag."""
-        client, place = self._client, {"Bucket": self._bucket, "Key": full}
-        begun = send(partial(client.create_multipart_upload, **place, **arguments))  # type: ignore[arg-type]
-        upload: dict[str, Any] = {**place, "UploadId": begun["UploadId"]}
+        client, target = self._client, {"Bucket": self._bucket, "Key": full}
+        created = send(partial(client.create_multipart_upload, **target, **arguments))  # type: ignore[arg-type]
+        upload: dict[str, Any] = {**target, "UploadId": created["UploadId"]}
         try:
-            done: Any = [{"PartNumber": number, "ETag": tag} for number, tag in enumerate(send_parts(upload), 1)]
+            parts: Any = [{"PartNumber": number, "ETag": tag} for number, tag in enumerate(send_parts(upload), 1)]
             self._refuse_existing(key)  # for compatible stores that don't support the condition of the next request
-            completed = partial(client.complete_multipart_upload, **upload, MultipartUpload={"Parts": done})
+            completed = partial(client.complete_multipart_upload, **upload, MultipartUpload={"Parts": parts})
             response = send(partial(completed, **_IF_ABSENT))
             return str(response.get("ETag", "")).strip('"')
         except BaseException:
-            with suppress(ClientError, BotoCoreError):  # on failure, the bucket's lifecycle rules remove the parts
+            with suppress(ClientError, BotoCoreError):  # if this fails, too, lifecycle rules can remove the parts
                 client.abort_multipart_upload(**upload)
             raise
 
@@ -178,34 +178,34 @@ class S3Streams:
         if not isinstance(source, S3Streams) or source.server != self.server:
             raise WrongUsage(f"{source.where} and {self.where} are not on the same server")
         full, tag = self._store.full_key(key), f'"{original.checksum}"' if original.checksum else None
-        place = {"Bucket": source._bucket, "Key": source._store.full_key(original.key)}
-        unchanged = {"CopySourceIfMatch": tag} if tag else {}
+        copy_source = {"Bucket": source._bucket, "Key": source._store.full_key(original.key)}
+        if_unchanged = {"CopySourceIfMatch": tag} if tag else {}
 
         def send(request: Callable[[], Any]) -> Any:
             return self.retry.call(lambda: self._copy_response(request, source, original, key))
 
         if original.size > self._max_copy_bytes:
-            return _copied_object(self._copy_in_parts(source, original, key, place, unchanged, send))
+            return _copied_object(self._copy_in_parts(source, original, key, copy_source, if_unchanged, send))
         if self._conditions:
             headers = {"If-None-Match": "*", **({"x-amz-copy-source-if-match": tag} if tag else {})}
-            if (etag := self._fast.copy(place, full, headers)) is not None:
+            if (etag := self._fast_requests.copy(copy_source, full, headers)) is not None:
                 return _copied_object(etag)
-        response = send(lambda: self._copy_in_one(full, place, unchanged))
+        response = send(lambda: self._copy_in_one_request(full, copy_source, if_unchanged))
         return _copied_object(str(response["CopyObjectResult"].get("ETag", "")))
 
-    def _copy_in_one(self, full: str, place: Mapping[str, str], unchanged: Mapping[str, str]) -> Any:
+    def _copy_in_one_request(self, full: str, copy_source: Mapping[str, str], if_unchanged: Mapping[str, str]) -> Any:
         while True:
-            conditions = {**unchanged, **self._conditions}
+            conditions = {**if_unchanged, **self._conditions}
             try:
-                return self._client.copy_object(Bucket=self._bucket, Key=full, CopySource=place, **conditions)  # type: ignore[arg-type]
+                return self._client.copy_object(Bucket=self._bucket, Key=full, CopySource=copy_source, **conditions)  # type: ignore[arg-type]
             except ClientError as error:
                 if not self._conditions or status_of(error) != 501:
                     raise
                 self._conditions = {}  # this store doesn't support the condition, and refuses the request
 
     def _copy_in_parts(
-        self, source: S3Streams, original: StoredObject, key: str, place: Mapping[str, str],
-        unchanged: Mapping[str, str], send: _Send,
+        self, source: S3Streams, original: StoredObject, key: str, copy_source: Mapping[str, str],
+        if_unchanged: Mapping[str, str], send: _Send,
     ) -> str:  # fmt: skip
         properties, step = (
             source.properties(original.key),
@@ -216,8 +216,8 @@ class S3Streams:
         def send_parts(upload: Mapping[str, Any]) -> Iterator[str]:
             for number, start in enumerate(starts, 1):
                 byte_range = f"bytes={start}-{min(start + step, original.size) - 1}"
-                part = partial(self._client.upload_part_copy, **upload, PartNumber=number, CopySource=place)  # type: ignore[arg-type]
-                yield send(partial(part, CopySourceRange=byte_range, **unchanged))["CopyPartResult"]["ETag"]
+                part = partial(self._client.upload_part_copy, **upload, PartNumber=number, CopySource=copy_source)  # type: ignore[arg-type]
+                yield send(partial(part, CopySourceRange=byte_range, **if_unchanged))["CopyPartResult"]["ETag"]
 
         return self._multipart_upload(key, self._store.full_key(key), send_parts, _boto_arguments(properties), send)
 
