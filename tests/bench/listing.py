@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from lakegc_assets.mark import full_listing
@@ -75,7 +76,8 @@ def arrow(store: Store, folders: list[str], at_once: int) -> int:
 def step(spark: SparkSession, place: Place, folders: list[str]) -> int:
     """The listing step of a mark: tasks that list and write Parquet to the store."""
     parts = full_listing.split_parts(place.store(), full_listing.all_parts(place.store()), max_pieces=8)
-    tasks = full_listing.listing_tasks(spark, parts)
+    run = SimpleNamespace(place=place, store=place.store(), spark=lambda: spark)  # what the function uses of a MarkRun
+    tasks = full_listing.listing_tasks(run, parts)  # type: ignore[arg-type]
     produce = full_listing.listing_producer(place, local_adapter=False)
     return write_produced(tasks, produce, place, "_lakefs/retention/gc/lakegc/b/slices/", STORED_OBJECTS)[0].rows
 
