@@ -30,7 +30,7 @@ from spark_resources.spark.datasets import write_dataset
 from spark_resources.spark.partitioning import tasks_from_ids
 from spark_resources.spark.remote_errors import errors_from_executors
 from spark_resources.spark.task_report import TaskReport
-from spark_resources.spark.tasks import Batches, arrow_to_spark, run_tasks, this_task
+from spark_resources.spark.tasks import Batches, arrow_to_spark, partition_and_attempt, run_tasks
 from spark_resources.stores.parallel_listing import Part, pages_of_parts
 from spark_resources.stores.place import Place
 
@@ -120,7 +120,7 @@ def copy_round(run: BackupRun, rows: DataFrame, objects: int, size: int | None) 
     changes = partial(how_changed, cutoff=run.marked.cutoff)
 
     def work(batches: Batches, report: TaskReport) -> None:
-        backup_rows(batches, config, changes, *this_task(), report)
+        backup_rows(batches, config, changes, *partition_and_attempt(), report)
 
     partitioned = rows.repartitionByRange(tasks, "slice", "address") if tasks > 1 else rows.coalesce(1)
     sorted_rows = partitioned.select(*WANTED.names).sortWithinPartitions("slice", "address")

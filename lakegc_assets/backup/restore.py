@@ -27,7 +27,7 @@ from spark_resources.spark.datasets import read_dataset
 from spark_resources.spark.partitioning import tasks_from_ids
 from spark_resources.spark.remote_errors import errors_from_executors
 from spark_resources.spark.task_report import TaskReport
-from spark_resources.spark.tasks import Batches, run_tasks, this_task
+from spark_resources.spark.tasks import Batches, partition_and_attempt, run_tasks
 from spark_resources.stores.place import Place
 from spark_resources.stores.probe import SCRATCH
 from spark_resources.stores.settings import StoreSettings
@@ -227,7 +227,7 @@ def restore_round(run: RestoreRun, rows: DataFrame, objects: int, result: Restor
     )
 
     def work(batches: Batches, report: TaskReport) -> None:
-        restore_rows(batches, config, *this_task(), report)
+        restore_rows(batches, config, *partition_and_attempt(), report)
 
     partitioned = rows.repartition(tasks) if tasks > 1 else rows.coalesce(1)
     with logging_copies(run.log_message, "restoring", run.log, number, objects, size):

@@ -121,9 +121,9 @@ def run_in_sandbox(
     from lakegc_assets.resources import MarksResource
     from spark_resources.lakefs.resource import LakeFSResource
     from spark_resources.spark.resource import LongLivedSparkResource
-    from spark_resources.spark.session import QUICK_START
+    from spark_resources.spark.session import SMALL_DATA_SETTINGS
 
-    os.environ.setdefault("LAKEGC_SPARK_CONF", json.dumps(QUICK_START))
+    os.environ.setdefault("LAKEGC_SPARK_CONF", json.dumps(SMALL_DATA_SETTINGS))
     partition, backup_to = Partition(worked_example.REPOSITORY, MARK_ID), os.environ["LAKEGC_BACKUP_TO"]
     lakefs, spark = LakeFSResource(), LongLivedSparkResource()
     resources = {"lakefs": lakefs, "spark": spark, "marks": MarksResource(lakefs=lakefs, spark=spark)}

@@ -111,6 +111,6 @@ def candidates_in(
 
 
 def stored_batch(objects: pa.RecordBatch, folder: str) -> pa.RecordBatch:
-    """Convert rows of LISTED, listed in this folder, to STORED_OBJECTS."""
+    """Convert rows of LISTED_OBJECTS, listed in this folder, to STORED_OBJECTS."""
     slices = pa.repeat(pa.scalar(folder, pa.string()), len(objects))
     return pa.RecordBatch.from_arrays([*objects.columns, slices], schema=STORED_OBJECTS)

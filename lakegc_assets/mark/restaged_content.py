@@ -48,7 +48,7 @@ from spark_resources.spark.arrow_shuffle import Input
 from spark_resources.spark.datasets import Dataset, Producer, read_rows, write_produced
 from spark_resources.spark.partitioning import tasks_from_rows
 from spark_resources.spark.task_report import TaskReport
-from spark_resources.spark.tasks import Batches, Rows, Tasks, collected, distinct_rows, filtered, moved_if_few
+from spark_resources.spark.tasks import Batches, Rows, Tasks, collected, distinct_rows, filtered, moved_to_driver_if_few
 
 Row = dict[str, Any]
 
@@ -198,7 +198,7 @@ class PathsToProbe:
         if new or sizes is not self.sizes:
             paths = distinct_rows([*self._known(sizes), *new], PATHS_TO_PROBE)
             self.sizes = sizes
-            self.paths = moved_if_few(self.run.persist(paths), FEW_PATHS) if paths is not None else None
+            self.paths = moved_to_driver_if_few(self.run.persist(paths), FEW_PATHS) if paths is not None else None
         return self.paths
 
     def _known(self, sizes: SizeSet) -> list[Rows]:

@@ -38,7 +38,7 @@ from spark_resources.spark.partitioning import tasks_from_rows
 from spark_resources.spark.persistence import Persisted
 from spark_resources.spark.remote_errors import failure_counts, tasks_ended
 from spark_resources.spark.task_report import TaskReport
-from spark_resources.spark.tasks import Batches, Rows, Tasks, run_tasks, task_name, this_task
+from spark_resources.spark.tasks import Batches, Rows, Tasks, partition_and_attempt, run_tasks, task_name
 from spark_resources.stores.base import Store
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ def run_round(
     )
 
     def work(batches: Batches, report: TaskReport) -> None:
-        sweep_rows(batches, config, *this_task(), report)
+        sweep_rows(batches, config, *partition_and_attempt(), report)
 
     started, done = time.monotonic(), Tally()
     watched = run.lease.watched(config.request_time, all_tasks_ended(spark))

@@ -13,12 +13,12 @@ import pyarrow.compute as pc
 from spark_resources.errors import NotFound, WrongUsage
 from spark_resources.mark_store.lease import boottime_s
 from spark_resources.model import DATA, ROOT
-from spark_resources.stores.arrow_pages import LISTED, ArrowPage, arrow_pages, to_record_batch
+from spark_resources.stores.arrow_pages import LISTED_OBJECTS, ArrowPage, arrow_pages, to_record_batch
 from spark_resources.stores.base import Store, StoredObject
 from spark_resources.stores.keys import xml_safe_prefix
 from spark_resources.stores.parallel_listing import Part, pages_of_parts
 
-FOUND = LISTED
+FOUND = LISTED_OBJECTS
 FEW = 8  # keys of one slice: up to this number are looked up one by one instead of by listing
 AT_ONCE = 8
 AT_ONCE_PER_SLICE = 4

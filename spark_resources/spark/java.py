@@ -1,4 +1,4 @@
-"""Finding Java, the only requirement besides Python, with advice on how to install it."""
+"""Finds Java, the only requirement apart from Python, and advises on how to install it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ JAVA_VERSIONS = (17, 21)
 
 
 def java_command(environ: Mapping[str, str]) -> Path | None:
-    """The program that Spark starts as Java, even if it doesn't exist; None without JAVA_HOME if PATH has none."""
+    """The `java` that Spark would start, whether or not it exists; None if neither JAVA_HOME nor PATH specifies one."""
     home = environ.get("JAVA_HOME")
     command = str(Path(home) / "bin" / "java") if home else shutil.which("java", path=environ.get("PATH"))
     return Path(command) if command else None
@@ -47,7 +47,7 @@ def check_java(environ: Mapping[str, str]) -> int:
     Raises `WrongUsage`, with advice on how to install a supported one, if there is none or it is too old.
     """
     version = java_version(environ)
-    how = (
+    advice = (
         "Install a Java runtime, for example 'apt-get install openjdk-17-jre-headless', "
         "'dnf install java-17-openjdk-headless' or 'brew install openjdk@17' "
         "(or from https://adoptium.net), and set JAVA_HOME if several are installed."
@@ -55,9 +55,9 @@ def check_java(environ: Mapping[str, str]) -> int:
     if version is None:
         home = environ.get("JAVA_HOME")
         where = f" in JAVA_HOME ({home})" if home else ""
-        raise WrongUsage(f"lakegc needs Java 17 or 21, but none was found{where}. {how}")
+        raise WrongUsage(f"lakegc needs Java 17 or 21, but none was found{where}. {advice}")
     if version < JAVA_VERSIONS[0]:
-        raise WrongUsage(f"lakegc needs Java 17 or 21, but found Java {version}. {how}")
+        raise WrongUsage(f"lakegc needs Java 17 or 21, but found Java {version}. {advice}")
     if version > JAVA_VERSIONS[-1]:
         warnings.warn(
             f"Java {version} is newer than the versions that lakegc supports (17 and 21). If Spark fails, install one "

@@ -45,30 +45,30 @@ def tasks_from_rows(
 ) -> Tasks:
     """The rows of a table on the driver, divided evenly among tasks of about `batch_size` rows.
 
-    On the executors, there are at most eight tasks per core, so with many rows they are larger.
+    On the executors, there are at most eight tasks per core, so with many rows the tasks are larger.
 
     With `order_by`, rows are ordered by these columns, and neighbours go to the same task. With `weights`, one per row,
-    tasks get about the same total weight, otherwise the same number of rows. If there are at most `max_on_driver`
-    tasks, they run on the driver.
+    all tasks get about the same total weight; without them, about the same number of rows. If there are at most
+    `max_on_driver` tasks, they run on the driver.
     """
     if not len(table):
         return Tasks(spark, table.schema, (), max_on_driver)
-    wanted = -(-len(table) // batch_size)
-    if wanted > max(max_on_driver, 1):
-        wanted = min(wanted, 8 * spark().sparkContext.defaultParallelism)
+    task_count = -(-len(table) // batch_size)
+    if task_count > max(max_on_driver, 1):
+        task_count = min(task_count, 8 * spark().sparkContext.defaultParallelism)
     if order_by:
         order = pc.sort_indices(table, [(name, "ascending") for name in order_by]).to_numpy()
     else:
-        order = np.argsort(np.arange(len(table)) % wanted, kind="stable")
+        order = np.argsort(np.arange(len(table)) % task_count, kind="stable")
     table = table.take(pa.array(order)).combine_chunks()
-    pieces = split_evenly(table, np.asarray(weights or [1] * len(table))[order], wanted)
+    pieces = split_evenly(table, np.asarray(weights or [1] * len(table))[order], task_count)
     return Tasks(spark, table.schema, pieces, max_on_driver)
 
 
-def split_evenly(table: pa.Table, weights: NDArray[np.int64], pieces: int) -> list[pa.Table]:
-    """A table cut, in order, into at most `pieces` pieces of about the same weight, each with at least one row."""
-    running = np.cumsum(weights)
-    targets = running[-1] * np.arange(1, pieces) / pieces
-    inner = np.searchsorted(running - weights / 2, targets)  # a row belongs to the piece with its midpoint
+def split_evenly(table: pa.Table, weights: NDArray[np.int64], max_pieces: int) -> list[pa.Table]:
+    """A table cut, in order, into at most `max_pieces` pieces of about the same weight, each with at least one row."""
+    cumulative = np.cumsum(weights)
+    targets = cumulative[-1] * np.arange(1, max_pieces) / max_pieces
+    inner = np.searchsorted(cumulative - weights / 2, targets)  # a row belongs to the piece that contains its midpoint
     boundaries = sorted({0, *inner.tolist(), len(table)})
     return [table.slice(start, end - start) for start, end in pairwise(boundaries)]

@@ -1,4 +1,4 @@
-"""Re-raises executors' errors on the driver: the same exception with the same readable message.
+"""Re-raises executors' errors on the driver, as the same exception with the same readable message.
 
 Otherwise the driver would get a stack trace in two languages. Executors import this module; it imports neither Spark
 nor Dagster.
@@ -58,7 +58,7 @@ _NONCE = secrets.token_hex(16)  # of this process: the driver sends its own to e
 _MAX_MESSAGE = 20_000  # characters of a message, which may quote a store's response
 
 
-def on_executor(
+def with_encoded_errors(
     step: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Wrap a `mapInArrow` function so that a lakegc error it raises can be re-raised on the driver."""
@@ -118,30 +118,30 @@ def failure_counts(spark: SparkSession) -> tuple[int, int] | None:
         return None
 
 
-def tasks_ended(spark: SparkSession, *, limit_s: float = 15.0) -> bool:
-    """Whether all tasks have ended, after waiting up to `limit_s` seconds: a failed job's tasks may keep running.
+def tasks_ended(spark: SparkSession, *, timeout_s: float = 15.0) -> bool:
+    """Whether all tasks have ended, after waiting up to `timeout_s` seconds: a failed job's tasks may keep running.
 
     False if the session can't report it.
     """
     try:
-        executors = spark.sparkContext._jsc.sc().statusStore().executorList
+        list_executors = spark.sparkContext._jsc.sc().statusStore().executorList
 
         def ended() -> bool | None:
-            executor_list = executors(False)
+            executor_list = list_executors(False)
             return (
                 None
                 if any(executor_list.apply(number).activeTasks() for number in range(executor_list.size()))
                 else True
             )
 
-        return poll(ended, timeout_s=limit_s, first_wait_s=0.1) is True
+        return poll(ended, timeout_s=timeout_s, first_wait_s=0.1) is True
     except Exception:  # whatever the cause, the state is not known
         return False
 
 
 @contextmanager
 def errors_from_executors() -> Iterator[None]:
-    """Wraps a Spark action: a failed job raises the error of the executor, or a `LakegcError` with a short reason."""
+    """Wraps a Spark action: a failed job raises the executor's error, or a `LakegcError` with a short reason."""
     try:
         yield
     except LakegcError:
@@ -155,18 +155,18 @@ def errors_from_executors() -> Iterator[None]:
         text = str(error)
         if (raised := from_text(text, _NONCE)) is not None:
             raise raised from None
-        raise LakegcError(f"a Spark task failed: {why_failed(text)}") from error
+        raise LakegcError(f"a Spark task failed: {failure_reason(text)}") from error
 
 
-def why_failed(text: str) -> str:
+def failure_reason(text: str) -> str:
     """The relevant part of a Spark error: the last Python error in it, otherwise the JVM's first message."""
     lines = text.strip().splitlines()
     if python := next((line for line in reversed(lines) if re.match(r"^\w[\w.]*(Error|Exception)\b", line)), ""):
         return python
     java = next((line.removeprefix(": ") for line in lines if line.startswith(": ")), lines[0] if lines else "")
-    why = re.sub(r"^.*Lost task [^:]*: ", "", java)
-    why = re.sub(r"\b[a-z]\w*\.[\w.]*\.(?=[A-Z])", "", why).partition(" Consider setting")[0].rstrip(".")
-    return why + next((f". {hint}" for term, hint in HINTS.items() if term in why), "")
+    reason = re.sub(r"^.*Lost task [^:]*: ", "", java)
+    reason = re.sub(r"\b[a-z]\w*\.[\w.]*\.(?=[A-Z])", "", reason).partition(" Consider setting")[0].rstrip(".")
+    return reason + next((f". {hint}" for term, hint in HINTS.items() if term in reason), "")
 
 
 HINTS = {

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from spark_resources.host.user_folders import home_folder
 from spark_resources.settings import Settings
-from spark_resources.spark.session import ends_with_the_process, jvm_log, start_session
+from spark_resources.spark.session import jvm_log, session_ends_with_process, start_session
 
 
 class SparkResource(LazyPySparkResource):
@@ -31,7 +31,7 @@ class SparkResource(LazyPySparkResource):
             self._spark_session = start_session({str(key): str(value) for key, value in configured.items()})
 
     def teardown_after_execution(self, context: InitResourceContext) -> None:
-        if self._spark_session is not None and not ends_with_the_process():
+        if self._spark_session is not None and not session_ends_with_process():
             self._spark_session.stop()
             self._spark_session = None
             jvm_log().unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Starting Spark: by default local and sized to the machine, otherwise on any configured master."""
+"""Starts Spark: by default locally and sized to the machine, otherwise on any configured master."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def common_settings() -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.ui.explainMode": "simple",  # recorded for each query, and never shown
-        # otherwise the heap keeps them all for a web page that is never shown
+        # otherwise the heap holds all jobs, stages and queries for a web page that is never shown
         **dict.fromkeys(("spark.ui.retainedJobs", "spark.ui.retainedStages", "spark.sql.ui.retainedExecutions"), "20"),
         "spark.ui.retainedTasks": "1000",
         "spark.python.worker.reuse": "true",
@@ -97,7 +97,7 @@ def common_settings() -> dict[str, str]:
         # measured with 100,000 objects: the second compiler (C2) takes 40 s of CPU time without any benefit, because
         # listing and decoding run in Python; executors of a cluster are not affected. With one compiler, Java reserves
         # only 48 MB for compiled code. A few dozen marks fill that, and Java would recompile the same methods forever.
-        JVM_OPTIONS: f"{QUIET} -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
+        JVM_OPTIONS: f"{LOGGING_OPTION} -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
     }
 
 
@@ -127,8 +127,8 @@ REQUIRED_SETTINGS = {
 """Settings that no configuration may change, because correctness depends on them."""
 
 JVM_OPTIONS, HEAP = "spark.driver.extraJavaOptions", "spark.driver.memory"
-QUIET = f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}"
-RETURN_MEMORY = {
+LOGGING_OPTION = f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}"
+MALLOC_VARIABLES = {
     "MALLOC_ARENA_MAX": "2",
     "MALLOC_MMAP_THRESHOLD_": str(1 << 20),
     "MALLOC_TRIM_THRESHOLD_": str(4 << 20),
@@ -136,7 +136,7 @@ RETURN_MEMORY = {
 """Environment variables that make the JVM and Python workers return unused memory; otherwise each thread keeps some.
 
 For glibc; other C libraries ignore them."""
-QUICK_START = {
+SMALL_DATA_SETTINGS = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
@@ -145,17 +145,18 @@ QUICK_START = {
 """Settings for small data: less compilation and planning. Not for large data."""
 
 
-_starting = threading.Lock()
+_start_lock = threading.Lock()
 _keep_running = threading.Event()
 
 
 def start_ahead(overrides: Mapping[str, str], *, keep_running: bool) -> None:
-    """Start the session for these overrides, and its Python workers, in a background thread before `start_session`.
+    """Start the session for these overrides, and its Python workers, in a background thread, before `start_session`
+    is called.
 
     Only for a process that needs exactly this session, because the process can't end before Spark has started. With
-    `keep_running`, the session is never stopped: it ends with the process, its last tasks a moment later, so they must
-    not delete anything. Any failure recurs in `start_session`, which raises it. On a cluster, nothing is started ahead
-    of time: a command that is refused immediately would take cores from others.
+    `keep_running`, the session is never stopped: it ends with the process. Its last tasks may end a moment later, so
+    they must not delete anything. Any failure recurs in `start_session`, which raises it. On a cluster, nothing is
+    started ahead of time: a command that is refused immediately would take cores from others.
     """
     if not is_local(overrides.get("spark.master", "local")):
         return
@@ -167,7 +168,7 @@ def start_ahead(overrides: Mapping[str, str], *, keep_running: bool) -> None:
     threading.Thread(target=_start_with_workers, args=(overrides,), name="spark").start()
 
 
-def ends_with_the_process() -> bool:
+def session_ends_with_process() -> bool:
     """Whether Spark is left running until the process ends, because stopping it can take a second."""
     return _keep_running.is_set()
 
@@ -177,20 +178,20 @@ def _start_with_workers(overrides: Mapping[str, str]) -> None:
         spark = start_session(overrides)
         tasks = spark.sparkContext.defaultParallelism
         if threading.main_thread().is_alive():  # a refused or interrupted command needs no workers
-            spark.range(0, tasks, 1, tasks).mapInArrow(_nothing, "id long").collect()
+            spark.range(0, tasks, 1, tasks).mapInArrow(_drop_rows, "id long").collect()
 
 
-def _nothing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _drop_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     return (batch for batch in batches if not batch.num_rows)
 
 
 def start_session(overrides: Mapping[str, str]) -> SparkSession:
     """A new SparkSession with `overrides` on top of lakegc's settings, or the running one if its settings agree.
 
-    Raises `WrongUsage` for overrides that lakegc can't work with, `LakegcError` if a session with other settings is
+    Raises `WrongUsage` for overrides that lakegc can't work with, and `LakegcError` if a session with other settings is
     running or Spark doesn't start. The JVM's own output goes to a file, `jvm_log()`: users see lakegc's messages.
     """
-    with _starting:
+    with _start_lock:
         return _session(overrides)
 
 
@@ -204,7 +205,7 @@ def _session(overrides: Mapping[str, str]) -> SparkSession:
 
     machine = machine_settings(overrides.get("spark.master", "local[*]"), os.cpu_count() or 2, memory_bytes())
     settings = machine | common_settings() | worker_sockets(machine["spark.master"], own_folder()) | dict(overrides)
-    for name, value in RETURN_MEMORY.items():  # the local JVM and its workers inherit this environment
+    for name, value in MALLOC_VARIABLES.items():  # the local JVM and its workers inherit this environment
         settings.setdefault(f"spark.executorEnv.{name}", os.environ.setdefault(name, value))
     if JVM_OPTIONS not in overrides:
         settings[JVM_OPTIONS] += f" {collector_option(settings, overrides, os.environ)} {class_archive_options()}"
@@ -232,8 +233,8 @@ JAVA_CLASSES = (
 def cache_java_classes(spark: SparkSession) -> None:
     """Cache the classes in `JAVA_CLASSES`, which PySpark would otherwise look up again at each use.
 
-    Java searches for a name without a package in each imported package, in all of Spark's jars. Measured with small
-    marks: a quarter of the time of the JVM's thread that plans queries.
+    Java searches each imported package, in all of Spark's jars, for a name without a package. Measured with small
+    marks: these searches take a quarter of the time of the JVM's planning thread.
     """
     java = spark.sparkContext._jvm
     for name in JAVA_CLASSES:
@@ -247,9 +248,9 @@ def collector_option(settings: Mapping[str, str], overrides: Mapping[str, str], 
     objects on 2 cores: about 200 MiB less than with Java's default, in the same time.
     """
     configured = [environment.get(name, "") for name in JAVA_VARIABLES] + list(overrides.values())
-    chosen = HEAP in overrides or any(_COLLECTOR.search(options) for options in configured)
-    small = not chosen and int(settings[HEAP].removesuffix("m")) <= SMALL_HEAP_MB
-    return "-XX:+UseSerialGC" if small else ""
+    is_configured = HEAP in overrides or any(_COLLECTOR.search(options) for options in configured)
+    is_small = not is_configured and int(settings[HEAP].removesuffix("m")) <= SMALL_HEAP_MB
+    return "-XX:+UseSerialGC" if is_small else ""
 
 
 def class_archive_options() -> str:
@@ -312,23 +313,23 @@ def settings_in_private_file(conf: SparkConf) -> Iterator[None]:
     On the JVM's command line, every user of this machine could read them, including credentials for stores.
     """
     file, name = own_folder() / "spark.properties", "PYSPARK_SUBMIT_ARGS"
-    before = os.environ.get(name)
-    *options, what = shlex.split(before or "pyspark-shell")
+    previous = os.environ.get(name)
+    *options, resource = shlex.split(previous or "pyspark-shell")
     if "--properties-file" in options:
         raise WrongUsage(
             f"{name} contains --properties-file: move that file's settings to LAKEGC_SPARK_CONF, and remove the option"
         )
     with open_private(file, os.O_TRUNC) as opened:
         opened.write(as_properties(conf.getAll()).encode("ascii"))
-    os.environ[name] = shlex.join([*options, "--load-spark-defaults", "--properties-file", str(file), what])
+    os.environ[name] = shlex.join([*options, "--load-spark-defaults", "--properties-file", str(file), resource])
     try:
         yield
     finally:
         file.unlink()
-        if before is None:
+        if previous is None:
             del os.environ[name]
         else:
-            os.environ[name] = before
+            os.environ[name] = previous
 
 
 def as_properties(settings: Iterable[tuple[str, str]]) -> str:
@@ -343,12 +344,12 @@ def as_properties(settings: Iterable[tuple[str, str]]) -> str:
 
 
 def check_same_settings(context: SparkContext, overrides: Mapping[str, str]) -> None:
-    """Raise `LakegcError` if a running context has other settings than these, before it is changed in any way."""
+    """Raise `LakegcError` if a running context has settings other than these. Call this before changing the context."""
     conf = context.getConf()
-    wanted = {"spark.speculation": "false", **overrides}
-    actual = {key: str(conf.get(key, "false" if key == "spark.speculation" else None)) for key in wanted}
-    # Spark puts its own options in front of those for the JVM
-    differing = [key for key, value in wanted.items() if not actual[key].endswith(value)]
+    required = {"spark.speculation": "false", **overrides}
+    actual = {key: str(conf.get(key, "false" if key == "spark.speculation" else None)) for key in required}
+    # Spark puts its own JVM options in front of the configured ones
+    differing = [key for key, value in required.items() if not actual[key].endswith(value)]
     if differing:
         raise LakegcError(
             "a SparkSession with other settings is already running in this process "
@@ -369,7 +370,7 @@ def _folder_of(process: int) -> Path:
 
 
 def _remove(folder: Path, process: int) -> None:
-    if os.getpid() == process and not (folder / JVM_LOG).exists():  # a forked child leaves the folder to this process
+    if os.getpid() == process and not (folder / JVM_LOG).exists():  # a forked child leaves the folder to its parent
         shutil.rmtree(folder, ignore_errors=True)
 
 

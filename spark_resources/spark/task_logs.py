@@ -21,15 +21,15 @@ def name_pattern(last: str) -> re.Pattern[str]:
     return re.compile(rf"/(\d{{4,}})/([^/]+)\.(\d+)\.({last})\.parquet$")
 
 
-def table_of(data: bytes, name: re.Match[str] | None, schema: pa.Schema) -> pa.Table:
-    """The rows of one file. `name` is the match of its key with `name_pattern`, None if it doesn't match.
+def table_of(data: bytes, name_match: re.Match[str] | None, schema: pa.Schema) -> pa.Table:
+    """The rows of one file. `name_match` is the match of `name_pattern` in its key, None if there is none.
 
     Raises `ValueError`, with the reason or the actual number of rows, if the file can't be read, or if its name doesn't
     match or states another number.
     """
     try:
         table = pq.ParquetFile(io.BytesIO(data), pre_buffer=False).read(use_threads=False)
-        if name is not None and table.num_rows == int(name.group(3)):
+        if name_match is not None and table.num_rows == int(name_match.group(3)):
             return table.select(schema.names).cast(schema)
     except (pa.ArrowException, OSError, KeyError) as error:
         raise ValueError(str(error)) from error
@@ -37,9 +37,9 @@ def table_of(data: bytes, name: re.Match[str] | None, schema: pa.Schema) -> pa.T
 
 
 def rows_of(
-    spark: SparkSession, keys: Sequence[str], schema: pa.Schema, read: Callable[[str], pa.Table], number: str
+    spark: SparkSession, keys: Sequence[str], schema: pa.Schema, read: Callable[[str], pa.Table], run_column: str
 ) -> DataFrame:
-    """All rows of these files, read by the executors. The first column, named `number`, has the number of their run."""
+    """All rows of these files, read by the executors. The first column, `run_column`, has the number of the run."""
     from spark_resources.spark.partitioning import tasks_from_ids
 
     if not keys:
@@ -49,7 +49,7 @@ def rows_of(
         for key in (key for batch in batches for key in batch.column(0).to_pylist()):
             table = read(key)
             run = pa.scalar(int(key.split("/")[-2]), pa.int32())
-            table = table.add_column(0, schema.field(number), pa.repeat(run, len(table)))
+            table = table.add_column(0, schema.field(run_column), pa.repeat(run, len(table)))
             yield from table.cast(schema).to_batches(max_chunksize=100_000)
 
     return tasks_from_ids(lambda: spark, "key", keys, batch_size=16).mapped(read_all, schema)

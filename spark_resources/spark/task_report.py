@@ -33,9 +33,9 @@ class TaskReport:
         for name, amount in amounts.items():
             self.by_key[name][key] += amount
 
-    def error(self, subject: str, why: str) -> None:
+    def error(self, subject: str, reason: str) -> None:
         """Record an error, unless one is already recorded for this subject."""
-        self.errors.setdefault(subject, why)
+        self.errors.setdefault(subject, reason)
 
     def sample(self, kind: str, *values: str) -> None:
         """Record samples of a kind; only the first SAMPLES_KEPT of each kind are kept."""
@@ -45,8 +45,8 @@ class TaskReport:
         self.counters.update(other.counters)
         for name, amounts in other.by_key.items():
             self.by_key[name].update(amounts)
-        for subject, why in sorted(other.errors.items()):
-            self.error(subject, why)
+        for subject, reason in sorted(other.errors.items()):
+            self.error(subject, reason)
         for kind, values in other.samples.items():
             self.sample(kind, *values)
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import pyarrow as pa
 
 from spark_resources.errors import LakegcError
-from spark_resources.spark.remote_errors import errors_from_executors, on_executor
+from spark_resources.spark.remote_errors import errors_from_executors, with_encoded_errors
 from spark_resources.spark.task_report import TaskReport
 
 if TYPE_CHECKING:
@@ -62,8 +62,8 @@ def to_dataframe(spark: SparkSession, table: pa.Table) -> DataFrame:
 class Tasks:
     """Rows of `schema`: one piece per task, each with at least one row.
 
-    Up to `max_on_driver` pieces are processed on the driver, each in a thread, and need no session until their result
-    is joined; more are distributed over the executors.
+    If there are at most `max_on_driver` pieces, the driver processes them, each in a thread, and needs no session until
+    their result is joined. Otherwise they are distributed over the executors.
     """
 
     spark: Callable[[], SparkSession]
@@ -101,19 +101,19 @@ class Tasks:
             return to_dataframe(spark, rows).coalesce(len(self.pieces))
         # As a local relation, the rows would be split into as many tasks as there are cores, and shuffled once more.
         name = "spark.sql.execution.arrow.localRelationThreshold"  # the largest local relation, in bytes
-        before = str(spark.conf.get(name))
+        previous = str(spark.conf.get(name))
         spark.conf.set(name, "0")
         try:
             return spark.createDataFrame(rows)
         finally:
-            spark.conf.set(name, before)
+            spark.conf.set(name, previous)
 
     def mapped(self, step: Step, schema: pa.Schema) -> DataFrame:
         """The rows (of `schema`) that a step yields for each task, as a DataFrame; computed immediately if on the
         driver."""
         if self.is_on_driver:
             return to_dataframe(self.spark(), self._mapped_on_driver(step, schema))
-        return self.frame().mapInArrow(on_executor(step), arrow_to_spark(schema))
+        return self.frame().mapInArrow(with_encoded_errors(step), arrow_to_spark(schema))
 
     def collected(self, step: Step, schema: pa.Schema) -> pa.Table:
         """The rows (of `schema`) that a step yields for each task, on the driver: only for few rows, such as names."""
@@ -122,14 +122,14 @@ class Tasks:
         return collected(self.frame(), step, schema)
 
     def _mapped_on_driver(self, step: Step, schema: pa.Schema) -> pa.Table:
-        given_up = threading.Event()
+        cancelled = threading.Event()
 
         def process(number: int) -> list[pa.Table]:
             _piece.set(number)
             batches = step(iter(self.pieces[number].to_batches()))
-            until_given_up = takewhile(lambda _: not given_up.is_set(), batches)
+            until_cancelled = takewhile(lambda _: not cancelled.is_set(), batches)
             try:
-                return [pa.Table.from_batches([batch]).cast(schema) for batch in until_given_up]
+                return [pa.Table.from_batches([batch]).cast(schema) for batch in until_cancelled]
             except (OSError, pa.ArrowException) as error:  # such as a full disk: not a bug in lakegc
                 raise LakegcError(f"a task failed: {type(error).__name__}: {error}") from error
 
@@ -137,14 +137,14 @@ class Tasks:
             results = [process(0)]
         else:
             with ThreadPoolExecutor(max(len(self.pieces), 1)) as pool:
-                processed = [pool.submit(process, number) for number in range(len(self.pieces))]
+                futures = [pool.submit(process, number) for number in range(len(self.pieces))]
                 try:
-                    ended, _ = wait(processed, return_when=FIRST_EXCEPTION)
-                    for future in ended:
+                    done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+                    for future in done:
                         future.result()  # raises the error that it failed with
-                    results = [future.result() for future in processed]
+                    results = [future.result() for future in futures]
                 finally:  # after a failure or Ctrl-C, the other threads end at their next batch
-                    given_up.set()
+                    cancelled.set()
         return pa.concat_tables([schema.empty_table(), *(table for tables in results for table in tables)])
 
 
@@ -153,7 +153,7 @@ def mapped(rows: Rows, step: Step, schema: pa.Schema) -> Rows:
     input is there. lakegc's own errors are raised unchanged."""
     if isinstance(rows, Tasks) and rows.is_on_driver:
         return Tasks.of(rows.spark, rows.collected(step, schema))
-    return as_frame(rows).mapInArrow(on_executor(step), arrow_to_spark(schema))
+    return as_frame(rows).mapInArrow(with_encoded_errors(step), arrow_to_spark(schema))
 
 
 def filtered(rows: Rows, keep: Callable[[pa.RecordBatch], pa.Array], schema: pa.Schema) -> Rows:
@@ -176,13 +176,13 @@ def distinct_rows(parts: Sequence[Rows], schema: pa.Schema) -> Rows | None:
     return reduce(lambda frame, other: frame.unionByName(other), map(as_frame, parts)).dropDuplicates()
 
 
-def moved_if_few(rows: Rows, at_most: int) -> Rows:
-    """The same rows, moved to the driver if there are at most `at_most`."""
+def moved_to_driver_if_few(rows: Rows, max_rows: int) -> Rows:
+    """The same rows, moved to the driver if there are at most `max_rows`."""
     if isinstance(rows, Tasks):
         return rows
     with errors_from_executors():
-        first = rows.limit(at_most + 1).toArrow()
-    return Tasks.of(lambda: rows.sparkSession, first) if len(first) <= at_most else rows
+        first = rows.limit(max_rows + 1).toArrow()
+    return Tasks.of(lambda: rows.sparkSession, first) if len(first) <= max_rows else rows
 
 
 def as_frame(rows: Rows) -> DataFrame:
@@ -204,7 +204,7 @@ def collected(rows: Rows, step: Step, schema: pa.Schema) -> pa.Table:
     if isinstance(rows, Tasks):
         return rows.collected(step, schema)
     with errors_from_executors():
-        return rows.mapInArrow(on_executor(step), arrow_to_spark(schema)).toArrow()
+        return rows.mapInArrow(with_encoded_errors(step), arrow_to_spark(schema)).toArrow()
 
 
 def run_tasks(rows: Rows, work: Callable[[Batches, TaskReport], None]) -> TaskReport:
@@ -221,11 +221,11 @@ def run_tasks(rows: Rows, work: Callable[[Batches, TaskReport], None]) -> TaskRe
     return TaskReport.summed(collected(rows, run, _REPORTS)["report"].to_pylist())
 
 
-def this_task() -> tuple[int, int]:
+def partition_and_attempt() -> tuple[int, int]:
     """Inside a task: its partition, and a number that no other attempt of the task has.
 
-    The attempt number restarts when a whole stage is retried, so files named by it would be overwritten. Tasks on the
-    driver are never retried.
+    Spark's attempt number restarts when a whole stage is retried, so files named after it would be overwritten.
+    Tasks on the driver are never retried.
     """
     from pyspark import TaskContext
 
@@ -240,5 +240,5 @@ def task_name() -> str:
     """
     from pyspark import TaskContext
 
-    partition, attempt = this_task()
+    partition, attempt = partition_and_attempt()
     return f"part-{partition:05d}-{attempt}" if TaskContext.get() else f"part-{partition:05d}"

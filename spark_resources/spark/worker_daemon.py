@@ -1,12 +1,13 @@
 """The process that Spark starts on every executor to fork its Python workers from (`spark.python.daemon.module`).
 
-It imports once the modules that each worker would otherwise import itself, and exempts them from garbage collection: a
-worker collects garbage after every task, which would otherwise take longer than a small task. Modules that a task
-imports, such as the compiled decoder, are exempted as soon as the task is done. No thread may be running at a
-fork, so nothing is opened here; a test checks that the imports start no threads.
+It imports, once, the modules that each worker would otherwise import itself, and exempts them from garbage collection:
+a worker collects garbage after every task, which would otherwise take longer than a small task. Modules that a task
+imports, such as the compiled decoder, are exempted as soon as the task is done. No thread may be running when a worker
+is forked, so nothing is opened here; a test checks that the imports start no threads.
 
-Spark puts its own zip files on the path. Python compiles the modules in them at each import, and reads their tables of
-contents again for every task; if the same Spark is installed as a package, the package is used instead.
+Spark puts its own zip files on the module path. Python compiles the modules in them at each import, and reads the
+zip files' tables of contents again for every task; if the same Spark is installed as a package, the package is used
+instead.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ def without_zips(path: list[str]) -> list[str]:
     installed = PathFinder.find_spec("pyspark", remaining)
     if installed is None or installed.origin is None or PathFinder.find_spec("py4j", remaining) is None:
         return path
-    zips = Path(installed.origin).parent / "python" / "lib"
-    return [entry for entry in path if Path(entry).parent != zips]
+    zip_folder = Path(installed.origin).parent / "python" / "lib"
+    return [entry for entry in path if Path(entry).parent != zip_folder]
 
 
 sys.path[:] = without_zips(sys.path)
@@ -48,9 +49,9 @@ _worker = daemon.worker
 
 def worker(sock: Any, authenticated: Any) -> Any:
     """Run one task like `pyspark.daemon.worker`, then exempt the modules that it imported from garbage collection."""
-    known = len(sys.modules)
+    modules_before = len(sys.modules)
     code = _worker(sock, authenticated)
-    if len(sys.modules) != known:
+    if len(sys.modules) != modules_before:
         gc.collect()
         gc.freeze()
     return code

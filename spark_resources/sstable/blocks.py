@@ -34,10 +34,10 @@ SET_TRAILER = bytes([1, 0, 0, 0, 0, 0, 0, 0])  # kind "set", sequence 0: the onl
 
 #: The maximum number of bytes of keys, or of blocks, in a decompressed table. lakeFS ends a range at about 20 MB.
 MAX_BYTES = 1 << 30
-#: Snappy's densest element expands 3 bytes to 64, so a header with a larger length is rejected before allocating.
+#: Snappy's densest element expands 3 bytes to 64, so a larger declared length is rejected before memory is allocated.
 SNAPPY_RATIO = 22
 
-OWN_PROPERTIES = frozenset({"min_key", "max_key", "count", "estimated_size_bytes"})
+LAKEFS_PROPERTIES = frozenset({"min_key", "max_key", "count", "estimated_size_bytes"})
 _MULTI_BYTE = 0x80  # smaller numbers take one byte
 _PREFIX = "rocksdb."
 _PROPERTIES_BLOCK = b"rocksdb.properties"
@@ -46,7 +46,7 @@ _CODEC = pa.Codec("snappy")
 
 
 class OutOfOrder(InvalidTable):
-    """Raised for a table whose blocks are in another order than lakeFS writes them."""
+    """Raised for a table whose blocks are not in the order in which lakeFS writes them."""
 
 
 class Handle(NamedTuple):
@@ -65,8 +65,8 @@ class Table:
     """A table after reading and checking its footer, metaindex and properties, but not its index and data.
 
     `key_bytes` is the total size of its keys according to its properties, with trailers and without prefix sharing.
-    `last_blocks` are those that only the footer and the metaindex refer to. With `any_order`, its blocks may be in any
-    order.
+    `last_blocks` are the blocks that only the footer and the metaindex refer to. With `any_order`, the table's blocks
+    may be in any order.
     """
 
     data: bytes
@@ -87,8 +87,8 @@ def masked_crc(contents: bytes) -> int:
 def open_table(data: bytes) -> Table:
     """The table in `data`.
 
-    Raises `InvalidTable` if its footer, metaindex or properties are invalid, and `OutOfOrder` if its blocks are in
-    another order than lakeFS writes them.
+    Raises `InvalidTable` if its footer, metaindex or properties are invalid, and `OutOfOrder` if its blocks
+    are not in the order in which lakeFS writes them.
     """
     table = open_in_any_order(data)
     _check_contiguous([table.index, *table.last_blocks])
@@ -151,14 +151,16 @@ def read_block(data: bytes, handle: Handle) -> bytes:
     """A block's contents, checked and decompressed."""
     if handle.end > len(data) - FOOTER_LENGTH:
         raise InvalidTable(f"a block of {handle.length} bytes at {handle.offset} runs past the table's end")
-    checked = handle.offset + handle.length + 1
-    if masked_crc(data[handle.offset : checked]) != int.from_bytes(data[checked : checked + 4], "little"):
+    checksum_at = handle.offset + handle.length + 1
+    if masked_crc(data[handle.offset : checksum_at]) != int.from_bytes(data[checksum_at : checksum_at + 4], "little"):
         raise InvalidTable(f"the block at {handle.offset} doesn't match its checksum")
-    contents, kind = data[handle.offset : checked - 1], data[checked - 1]
-    if kind == SNAPPY:
+    contents, compression = data[handle.offset : checksum_at - 1], data[checksum_at - 1]
+    if compression == SNAPPY:
         contents = _decompress(contents)
-    elif kind != NO_COMPRESSION:
-        raise InvalidTable(f"the block at {handle.offset} has compression {kind}; lakegc supports 0 and 1 (snappy)")
+    elif compression != NO_COMPRESSION:
+        raise InvalidTable(
+            f"the block at {handle.offset} has compression {compression}; lakegc supports 0 and 1 (snappy)"
+        )
     if len(contents) < MIN_BLOCK_BYTES:
         raise InvalidTable(f"the block at {handle.offset} is too short")
     return contents
@@ -185,7 +187,7 @@ def block_records(block: bytes) -> Iterator[Record]:
     end = len(block) - 4 - 4 * restarts
     if restarts < 1 or end < 0:
         raise InvalidTable("a block's restart points exceed the block")
-    at, key, keys = 0, b"", 0
+    at, key, key_bytes = 0, b"", 0
     while at < end:
         shared, unshared, length = block[at : at + 3] if at + 3 <= end else (_MULTI_BYTE, 0, 0)
         if shared | unshared | length < _MULTI_BYTE:  # nearly always one byte each
@@ -198,8 +200,8 @@ def block_records(block: bytes) -> Iterator[Record]:
             raise InvalidTable("a record runs past its block's end, or shares too long a prefix")
         key = key[:shared] + block[at : at + unshared]
         at += unshared
-        keys += len(key)
-        if keys > MAX_BYTES:
+        key_bytes += len(key)
+        if key_bytes > MAX_BYTES:
             raise InvalidTable(f"the keys of one block add up to more than {MAX_BYTES} bytes")
         yield Record(key, block[at : at + length])
         at += length
@@ -230,10 +232,10 @@ def _handles(table: Table, index: Handle) -> list[Handle]:
 
 def _check_contiguous(blocks: list[Handle]) -> None:
     """Each block must begin where the previous one ended, so none is read twice and none is left out."""
-    for before, handle in pairwise(blocks):
-        if handle.offset != before.end:
+    for previous, handle in pairwise(blocks):
+        if handle.offset != previous.end:
             raise OutOfOrder(
-                f"its index skips or repeats bytes: a block begins at {handle.offset}, not at {before.end}"
+                f"its index skips or repeats bytes: a block begins at {handle.offset}, not at {previous.end}"
             )
 
 
@@ -247,7 +249,7 @@ def _check_disjoint(blocks: list[Handle]) -> None:
 
 
 def records(table: Table) -> Iterator[Record]:
-    """All records in order, with keys without trailers. May raise `InvalidTable` as late as after the last record."""
+    """All records in order, without their keys' trailers. May raise `InvalidTable` even after the last record."""
     totals, raw = Totals(), 0
     for handle in data_blocks(table):
         block = read_block(table.data, handle)
@@ -285,10 +287,10 @@ def check_totals(table: Table, totals: Totals) -> None:
     if totals.count != stated.count or totals.count != stated.num_entries or totals.key_bytes != table.key_bytes:
         raise InvalidTable(
             f"it has {totals.count} records with keys of {totals.key_bytes} bytes, but its properties state "
-            f"{stated.count} (or {stated.num_entries}) with {table.key_bytes}"
+            f"{stated.count} records (num.entries: {stated.num_entries}) with keys of {table.key_bytes} bytes"
         )
     if (totals.first, totals.last) != (stated.min_key, stated.max_key):
-        raise InvalidTable("its first and last key are not those that its properties state")
+        raise InvalidTable("its first and last keys are not those that its properties state")
 
 
 def _read_properties(block: bytes) -> dict[str, bytes]:
@@ -317,10 +319,10 @@ def _build_table(data: bytes, index: Handle, last_blocks: tuple[Handle, ...], st
         min_key=_property(stored, "min_key"),
         max_key=_property(stored, "max_key"),
         estimated_size=_number(stored, "estimated_size_bytes"),
-        user={
+        user_properties={
             name: text(value, f"property {name}")
             for name, value in stored.items()
-            if not name.startswith(_PREFIX) and name not in OWN_PROPERTIES
+            if not name.startswith(_PREFIX) and name not in LAKEFS_PROPERTIES
         },
     )
     key_bytes = _varint_property(stored, f"{_PREFIX}raw.key.size")

@@ -42,12 +42,12 @@ def record_content(record: Record) -> bytes:
     return b"%d%b|%d%b|" % (len(record.key), record.key, len(record.value), record.value)
 
 
-def content_id(content: Iterable[bytes], user: Mapping[str, str]) -> str:
+def content_id(content: Iterable[bytes], user_properties: Mapping[str, str]) -> str:
     """The id of a table with these records (in the form of `record_content`) and user properties."""
     digest = hashlib.sha256()
     for chunk in content:
         digest.update(chunk)
-    digest.update(_string_map(user))
+    digest.update(_string_map(user_properties))
     return digest.hexdigest()
 
 
@@ -63,7 +63,7 @@ def commit_id(commit: Commit) -> str:
 
 
 def entry_identity(entry: Entry) -> bytes:
-    """The hash by which entries are compared: of size, checksum, metadata and (if set) content type, not address."""
+    """The hash by which entries are compared: of size, checksum, metadata and (if set) content type, not of address."""
     content = _int64(entry.size) + _string(entry.checksum) + _string_map(entry.metadata)
     if entry.content_type:
         content += _string(entry.content_type)

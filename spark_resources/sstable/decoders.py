@@ -16,7 +16,7 @@ from spark_resources.sstable.readable_decoder import ReadableDecoder
 READABLE = ReadableDecoder()
 
 #: From this many bytes of tables on, the vectorised decoder is worthwhile: about 65,000 entries.
-VECTORISED_FROM = 2 << 20
+VECTORISED_MIN_BYTES = 2 << 20
 
 
 class Decoder(Protocol):
@@ -52,7 +52,7 @@ def default_decoder(size: int) -> Decoder:
     process.
     """
     started = vectorised_decoder.cache_info().currsize > 0
-    return vectorised_decoder() if started or size >= VECTORISED_FROM else READABLE
+    return vectorised_decoder() if started or size >= VECTORISED_MIN_BYTES else READABLE
 
 
 @cache

@@ -38,7 +38,7 @@ SLACK = 16  # extra bytes at the end of an output buffer, so that short copies m
 # indexes into Scratch.state
 ROWS, KEY_LENGTH, KEY_BYTES, FIRST_LENGTH, STATED_ROWS, STATED_KEY_BYTES, CONTENT, STATE = range(8)
 # indexes into the fields that `parse_entry` finds: start and length of a text, value of a number
-ADDRESS, ADDRESS_LENGTH, TIME, TIME_LENGTH, HAS_TIME, SIZE, CHECKSUM, CHECKSUM_LENGTH, KIND, FIELDS = range(10)
+ADDRESS, ADDRESS_LENGTH, TIME, TIME_LENGTH, HAS_TIME, SIZE, CHECKSUM, CHECKSUM_LENGTH, ADDRESS_TYPE, FIELDS = range(10)
 
 
 def compiled(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -65,8 +65,8 @@ def _crc_tables() -> NDArray[np.uint32]:
             crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
         tables[0, value] = crc
     for table in range(1, 8):
-        before = tables[table - 1]
-        tables[table] = tables[0, before & 0xFF] ^ before >> 8
+        previous = tables[table - 1]
+        tables[table] = tables[0, previous & 0xFF] ^ previous >> 8
     return tables
 
 
@@ -119,7 +119,7 @@ def long_uvarint(data: Bytes, at: int, end: int) -> tuple[int, int]:
 
 @compiled
 def uvarint(data: Bytes, at: int, end: int) -> tuple[int, int]:
-    """Like `wire.uvarint`, but a value from 2**63 on is returned as negative; an invalid one ends at BROKEN."""
+    """Like `wire.uvarint`, but a value from 2**63 on is returned as negative; an invalid one has the end BROKEN."""
     if at < end and data[_at(at)] < 0x80:
         return _int(data[_at(at)]), at + 1
     return long_uvarint(data, at, end)
@@ -159,7 +159,7 @@ def copy8(target: Bytes, to: int, source: Bytes, at: int) -> None:
 
 
 @compiled
-def append(target: Bytes, to: int, source: Bytes, at: int, length: int) -> None:
+def copy_bytes(target: Bytes, to: int, source: Bytes, at: int, length: int) -> None:
     """Copy in steps of eight bytes. Both buffers need slack."""
     for place in range(0, length, 8):
         copy8(target, to + place, source, at + place)
@@ -215,7 +215,7 @@ def decompress(data: Bytes, at: int, end: int, out: Bytes, raw: int) -> int:
             if offset == 0 or offset > written or length > raw - written:
                 return BROKEN
             if offset >= 8:
-                append(out, written, out, written - offset, length)
+                copy_bytes(out, written, out, written - offset, length)
             else:
                 for place in range(length):
                     out[_at(written + place)] = out[_at(written - offset + place)]
@@ -239,12 +239,12 @@ def load(data: Bytes, offset: int, length: int, raw: int, out: Bytes) -> int:
 
 
 @compiled
-def record(block: Bytes, at: int, end: int, known: int) -> tuple[int, int, int, int]:
+def record(block: Bytes, at: int, end: int, previous_length: int) -> tuple[int, int, int, int]:
     """The record at `at`: the lengths of the shared and unshared parts of its key, where the unshared part begins (or
-    BROKEN), and the length of its value. `known` is the length of the previous key in the block.
+    BROKEN), and the length of its value. `previous_length` is the length of the previous key in the block.
     """
     shared, at = uvarint(block, at, end)
-    if at < 0 or shared < 0 or shared > known:
+    if at < 0 or shared < 0 or shared > previous_length:
         return 0, 0, BROKEN, 0
     unshared, at = uvarint(block, at, end)
     if at < 0:
@@ -257,16 +257,16 @@ def record(block: Bytes, at: int, end: int, known: int) -> tuple[int, int, int, 
 
 @compiled_with_arrays
 def add_handles(
-    data: Bytes, limit: int, where: tuple[int, int], output: Ints, done: tuple[int, int]
+    data: Bytes, limit: int, index_handle: tuple[int, int], output: Ints, progress: tuple[int, int]
 ) -> tuple[int, int]:
-    """Add the handles of the index block at `where` to `output`; returns the new `done`, with BROKEN on an error.
+    """Add the handles in the index block at `index_handle` to `output`; returns the new `progress`, or BROKEN twice.
 
-    `done` is the number of handles so far and the end of the last block, where the next one has to begin; if the end
-    is negative, the next one may begin anywhere.
+    `progress` is the number of handles so far and the end of the last block, where the next block has to begin; if that
+    end is negative, the next block may begin anywhere.
     """
     broken = BROKEN, BROKEN
-    offset, length = where
-    count, begin = done
+    offset, length = index_handle
+    count, begin = progress
     raw = raw_length(data, limit, offset, length)
     if raw < 0:
         return broken
@@ -274,25 +274,25 @@ def add_handles(
     end = load(data, offset, length, raw, block)
     if end < 0:
         return broken
-    at, known, keys = _int(0), _int(0), _int(0)
+    at, previous_length, key_bytes = _int(0), _int(0), _int(0)
     while at < end:
-        shared, own, at, value = record(block, at, end, known)
+        shared, unshared, at, value = record(block, at, end, previous_length)
         if at < 0:
             return broken
-        known = shared + own
-        keys += known
-        at += own
-        first, middle = uvarint(block, at, at + value)
-        if middle < 0 or keys > MAX_BYTES:
+        previous_length = shared + unshared
+        key_bytes += previous_length
+        at += unshared
+        block_offset, middle = uvarint(block, at, at + value)
+        if middle < 0 or key_bytes > MAX_BYTES:
             return broken
-        second, stop = uvarint(block, middle, at + value)
-        if stop != at + value or first < 0 or first > limit or second < 0 or second > limit:
+        block_length, stop = uvarint(block, middle, at + value)
+        if stop != at + value or block_offset < 0 or block_offset > limit or block_length < 0 or block_length > limit:
             return broken
-        if (begin >= 0 and first != begin) or count >= len(output):
+        if (begin >= 0 and block_offset != begin) or count >= len(output):
             return broken
-        output[count, 0], output[count, 1] = first, second
+        output[count, 0], output[count, 1] = block_offset, block_length
         count += 1
-        begin = first + second + BLOCK_TRAILER
+        begin = block_offset + block_length + BLOCK_TRAILER
         at += value
     return count, begin
 
@@ -334,33 +334,33 @@ def next_key(block: Bytes, at: int, lengths: tuple[int, int], key: Bytes, length
     """Turn `key` into the next key; returns its length, or BROKEN if it is out of order or its trailer isn't a set's.
 
     `length` is the length of `key` without trailer, negative before the first key; `lengths` are those of the shared
-    prefix and of the part at `at`.
+    prefix and of the unshared rest, which is at `at`.
     """
-    shared, own = lengths
-    new = shared + own - KEY_TRAILER
-    if new < 0:
+    shared, unshared = lengths
+    new_length = shared + unshared - KEY_TRAILER
+    if new_length < 0:
         return BROKEN
     if length >= 0:
-        common = min(shared, new, length)
-        least = min(new, length)
+        common = min(shared, new_length, length)
+        least = min(new_length, length)
         while common < least and key[_at(common)] == block[_at(at + common - shared)]:
             common += 1
         if common == least:
-            if new <= length:
+            if new_length <= length:
                 return BROKEN
         elif key[_at(common)] > block[_at(at + common - shared)]:
             return BROKEN
-    append(key, shared, block, at, own)
-    if number(key, new, 4) != 1 or number(key, new + 4, 4) != 0:
+    copy_bytes(key, shared, block, at, unshared)
+    if number(key, new_length, 4) != 1 or number(key, new_length + 4, 4) != 0:
         return BROKEN
-    return new
+    return new_length
 
 
 class Scratch(NamedTuple):
     """State that is carried from block to block.
 
-    The decompressed block, the last key and the first, numbers (see ROWS), and the positions of the last entry's fields
-    (see ADDRESS).
+    The decompressed block, the last key, the first key, numbers (see ROWS), and the positions of the last entry's
+    fields (see ADDRESS).
     """
 
     block: Bytes
@@ -371,31 +371,34 @@ class Scratch(NamedTuple):
 
 
 @compiled
-def step(scratch: Scratch, at: int, end: int, known: int) -> tuple[int, int, int]:
+def next_record(scratch: Scratch, at: int, end: int, previous_length: int) -> tuple[int, int, int]:
     """Read the next record, and put its key into `scratch`.
 
-    Returns the start of its value (or BROKEN), and the lengths of its value and key. `known` is the length of the
-    previous key in this block. Both key lengths include the trailer.
+    Returns the start of its value (or BROKEN), and the lengths of its value and key. `previous_length` is the length
+    of the previous key in this block. Both key lengths include the trailer.
     """
     block, key, first, state, _ = scratch
-    shared, own, at, size = record(block, at, end, known)
+    shared, unshared, at, size = record(block, at, end, previous_length)
     if at < 0:
         return BROKEN, 0, 0
-    length = next_key(block, at, (shared, own), key, state[KEY_LENGTH])
-    state[KEY_BYTES] += shared + own
+    length = next_key(block, at, (shared, unshared), key, state[KEY_LENGTH])
+    state[KEY_BYTES] += shared + unshared
     if length < 0 or state[ROWS] >= state[STATED_ROWS] or state[KEY_BYTES] > state[STATED_KEY_BYTES]:
         return BROKEN, 0, 0
     if state[ROWS] == 0:
-        append(first, 0, key, 0, length)
+        copy_bytes(first, 0, key, 0, length)
         state[FIRST_LENGTH] = length
     state[KEY_LENGTH] = length
     state[ROWS] += 1
-    return at + own, size, shared + own
+    return at + unshared, size, shared + unshared
 
 
 @compiled
 def parse_entry(block: Bytes, at: int, end: int, fields: Ints) -> bool:
-    """Whether the value from `at` to `end` is an entry; if so, `fields` has its fields' positions, see ADDRESS."""
+    """Parse the entry from `at` to `end`, and put the positions of its fields into `fields` (see ADDRESS).
+
+    Returns whether the entry is valid.
+    """
     zigzag, at = uvarint(block, at, end)
     if at < 0 or zigzag < 0 or zigzag & 1 or zigzag >> 1 > end - at:
         return False
@@ -414,7 +417,7 @@ def parse_entry(block: Bytes, at: int, end: int, fields: Ints) -> bool:
         if tag == 0x18:
             fields[SIZE] = value
         elif tag == 0x30:
-            fields[KIND] = value
+            fields[ADDRESS_TYPE] = value
         else:
             if value < 0 or value > end - at:
                 return False
@@ -427,7 +430,7 @@ def parse_entry(block: Bytes, at: int, end: int, fields: Ints) -> bool:
             elif tag not in (0x2A, 0x3A):
                 return False
             at += value
-    return bool(fields[ADDRESS_LENGTH] > 0 and fields[KIND] >= 0 and fields[KIND] <= 2)
+    return bool(fields[ADDRESS_LENGTH] > 0 and fields[ADDRESS_TYPE] >= 0 and fields[ADDRESS_TYPE] <= 2)
 
 
 @compiled
@@ -460,24 +463,24 @@ class Columns(NamedTuple):
     """
 
     paths: Bytes
-    path_at: Offsets
+    path_offsets: Offsets
     addresses: Bytes
-    address_at: Offsets
-    kinds: NDArray[np.int8]
+    address_offsets: Offsets
+    address_types: NDArray[np.int8]
     sizes: Ints
     checksums: Bytes
-    checksum_at: Offsets
+    checksum_offsets: Offsets
     times: Ints
     has_time: Bytes
     content: Bytes
 
 
 @compiled
-def add_text(target: Bytes, begins: Offsets, row: int, source: Bytes, where: tuple[int, int]) -> None:
-    at, length = where
-    to = _int(begins[_at(row)])
-    append(target, to, source, at, length)
-    begins[_at(row + 1)] = to + length
+def add_text(target: Bytes, offsets: Offsets, row: int, source: Bytes, span: tuple[int, int]) -> None:
+    at, length = span
+    to = _int(offsets[_at(row)])
+    copy_bytes(target, to, source, at, length)
+    offsets[_at(row + 1)] = to + length
 
 
 @compiled
@@ -497,7 +500,7 @@ def put_decimal(target: Bytes, to: int, value: int) -> int:
 def put_part(target: Bytes, to: int, source: Bytes, at: int, length: int) -> int:
     """Write a key or a value in the form from which a table's id is computed; returns where it ends."""
     to = put_decimal(target, to, length)
-    append(target, to, source, at, length)
+    copy_bytes(target, to, source, at, length)
     target[_at(to + length)] = BAR
     return to + length + 1
 
@@ -506,27 +509,27 @@ def put_part(target: Bytes, to: int, source: Bytes, at: int, length: int) -> int
 def add_columns(scratch: Scratch, end: int, out: Columns) -> bool:
     """Add the entries of one block to the columns; returns whether the block is valid."""
     fields = scratch.fields
-    at, known = _int(0), _int(0)
+    at, key_length = _int(0), _int(0)
     to, with_content = scratch.state[CONTENT], len(out.content) > 0
     while at < end:
         row = scratch.state[ROWS]
-        at, size, known = step(scratch, at, end, known)
+        at, size, key_length = next_record(scratch, at, end, key_length)
         if at < 0 or not parse_entry(scratch.block, at, at + size, fields):
             return False
         if with_content:
             to = put_part(out.content, to, scratch.key, _int(0), scratch.state[KEY_LENGTH])
             to = put_part(out.content, to, scratch.block, at, size)
         at += size
-        out.kinds[_at(row)] = fields[KIND]
+        out.address_types[_at(row)] = fields[ADDRESS_TYPE]
         out.sizes[_at(row)] = fields[SIZE]
-        if len(out.path_at) > 0:
-            add_text(out.paths, out.path_at, row, scratch.key, (_int(0), scratch.state[KEY_LENGTH]))
-        if len(out.address_at) > 0:
-            where = fields[ADDRESS], fields[ADDRESS_LENGTH]
-            add_text(out.addresses, out.address_at, row, scratch.block, where)
-        if len(out.checksum_at) > 0:
-            where = fields[CHECKSUM], fields[CHECKSUM_LENGTH]
-            add_text(out.checksums, out.checksum_at, row, scratch.block, where)
+        if len(out.path_offsets) > 0:
+            add_text(out.paths, out.path_offsets, row, scratch.key, (_int(0), scratch.state[KEY_LENGTH]))
+        if len(out.address_offsets) > 0:
+            span = fields[ADDRESS], fields[ADDRESS_LENGTH]
+            add_text(out.addresses, out.address_offsets, row, scratch.block, span)
+        if len(out.checksum_offsets) > 0:
+            span = fields[CHECKSUM], fields[CHECKSUM_LENGTH]
+            add_text(out.checksums, out.checksum_offsets, row, scratch.block, span)
         if len(out.times) > 0:
             out.has_time[_at(row)] = fields[HAS_TIME]
             out.times[_at(row)], valid = micros(scratch.block, fields[TIME], fields[TIME_LENGTH])
@@ -556,9 +559,9 @@ def write_content(data: Bytes, blocks: Ints, scratch: Scratch, out: Bytes) -> in
         end = load(data, offset, length, declared_length(data, offset, length), scratch.block)
         if end < 0:
             return BROKEN
-        at, known = _int(0), _int(0)
+        at, key_length = _int(0), _int(0)
         while at < end:
-            at, size, known = step(scratch, at, end, known)
+            at, size, key_length = next_record(scratch, at, end, key_length)
             if at < 0:
                 return BROKEN
             to = put_part(out, to, scratch.key, _int(0), scratch.state[KEY_LENGTH])

@@ -12,7 +12,7 @@ from spark_resources.sstable.content_ids import record_content
 from spark_resources.sstable.records import ENTRY_SCHEMA
 from spark_resources.sstable.values import EntryMessage
 
-_READ: dict[str, Callable[[bytes, EntryMessage], Any]] = {
+_READERS: dict[str, Callable[[bytes, EntryMessage], Any]] = {
     "path": lambda path, entry: path,
     "address": lambda path, entry: entry.address(),
     "address_type": lambda path, entry: entry.address_type(),
@@ -28,14 +28,15 @@ class ReadableDecoder:
     name = "readable"
 
     def entries(self, table: Table, columns: Sequence[str]) -> pa.RecordBatch:
-        readers = [_READ[column] for column in columns]
-        rows: list[list[Any]] = [[] for _ in columns]
+        readers = [_READERS[column] for column in columns]
+        values_by_column: list[list[Any]] = [[] for _ in columns]
         for path, value in records(table):
             entry = EntryMessage(value)
-            for row, read in zip(rows, readers, strict=True):
-                row.append(read(path, entry))
+            for values, read in zip(values_by_column, readers, strict=True):
+                values.append(read(path, entry))
         schema = pa.schema([ENTRY_SCHEMA.field(column) for column in columns])
-        return pa.record_batch([pa.array(row, f.type) for row, f in zip(rows, schema, strict=True)], schema=schema)
+        arrays = [pa.array(values, field.type) for values, field in zip(values_by_column, schema, strict=True)]
+        return pa.record_batch(arrays, schema=schema)
 
     def entries_and_content(self, table: Table, columns: Sequence[str]) -> tuple[pa.RecordBatch, Iterator[bytes]]:
         return self.entries(table, columns), self.content(table)

@@ -57,7 +57,7 @@ def read_verified_entries(
 
     def read(table: Table, decoder: Decoder) -> tuple[pa.RecordBatch, TableProperties]:
         entries, content = decoder.entries_and_content(_check_type(table, RANGES, ""), columns)
-        _check_id(content_id(content, table.properties.user), name)
+        _check_id(content_id(content, table.properties.user_properties), name)
         return entries, table.properties
 
     return _read(data, name, read, decoder)
@@ -78,7 +78,7 @@ def read_verified_ranges(data: bytes, *, name: str) -> list[RangeRef]:
 
     def read(table: Table, _: Decoder) -> list[RangeRef]:
         ranges = list(records(_check_type(table, METARANGES, "")))
-        _check_id(content_id(map(record_content, ranges), table.properties.user), name)
+        _check_id(content_id(map(record_content, ranges), table.properties.user_properties), name)
         return list(map(_cached_range_ref, ranges))
 
     return _read(data, name, read)
@@ -100,7 +100,7 @@ def read_tags(data: bytes, *, name: str) -> list[Tag]:
 
 
 def read_records(data: bytes, *, name: str) -> list[Record]:
-    """The records of any table as stored, with keys without trailers."""
+    """The records of any table as stored, without their keys' trailers."""
     return _read(data, name, lambda table, _: list(records(table)))
 
 
@@ -144,21 +144,21 @@ def _read_each(data: bytes, name: str, kind: str, entity: str, read: Callable[[R
 def _read(data: bytes, name: str, read: Callable[[Table, Decoder], _T], decoder: Decoder | None = None) -> _T:
     """The result of `read` for the table `name`.
 
-    A table with blocks in another order than lakeFS's is accepted only if its content has the id `name`; otherwise it
+    A table with blocks in an order other than lakeFS's is accepted only if its content has the id `name`; otherwise it
     might be incomplete.
     """
     with errors_for_table(name):
         try:
             return read(open_table(data), decoder or default_decoder(len(data)))
-        except OutOfOrder as broken:
+        except OutOfOrder as error:
             table = open_in_any_order(data)
             if _id_of(table, READABLE) != name:
-                raise broken from None
+                raise error from None
             return read(table, READABLE)
 
 
 def _id_of(table: Table, decoder: Decoder) -> str:
-    return content_id(decoder.content(table), table.properties.user)
+    return content_id(decoder.content(table), table.properties.user_properties)
 
 
 def _check_type(table: Table, kind: str, entity: str) -> Table:

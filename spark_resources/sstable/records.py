@@ -73,7 +73,7 @@ class Tag:
 
 @dataclass(frozen=True, slots=True)
 class TableProperties:
-    """The properties of a table. `entity` is set only in refs dumps; `user` is part of the table's id (formats §3)."""
+    """The properties of a table. `entity` is set only in refs dumps; the id covers `user_properties` (formats §3)."""
 
     type: str
     entity: str
@@ -82,7 +82,7 @@ class TableProperties:
     min_key: bytes
     max_key: bytes
     estimated_size: int
-    user: Mapping[str, str]
+    user_properties: Mapping[str, str]
 
 
 class Record(NamedTuple):

@@ -9,10 +9,12 @@ _STRING = "TYPE_STRING"
 _PACKAGE = "io.treeverse.lakefs.graveler"
 
 
-def _field(name: str, number: int, kind: str = _STRING, *, repeated: bool = False, of: str = "") -> dict[str, Any]:
+def _field(
+    name: str, number: int, kind: str = _STRING, *, repeated: bool = False, type_name: str = ""
+) -> dict[str, Any]:
     first, *rest = name.split("_")
     label = "LABEL_REPEATED" if repeated else "LABEL_OPTIONAL"
-    reference = {"typeName": of} if of else {}
+    reference = {"typeName": type_name} if type_name else {}
     json_name = first + "".join(word.capitalize() for word in rest)
     return {"name": name, "number": number, "label": label, "type": kind, **reference, "jsonName": json_name}
 
@@ -38,9 +40,9 @@ DUMP_SCHEMAS = {
         _field("id", 1),
         _field("committer", 2),
         _field("message", 3),
-        _field("creation_date", 4, "TYPE_MESSAGE", of=".google.protobuf.Timestamp"),
+        _field("creation_date", 4, "TYPE_MESSAGE", type_name=".google.protobuf.Timestamp"),
         _field("meta_range_id", 5),
-        _field("metadata", 6, "TYPE_MESSAGE", repeated=True, of=f".{_PACKAGE}.CommitData.MetadataEntry"),
+        _field("metadata", 6, "TYPE_MESSAGE", repeated=True, type_name=f".{_PACKAGE}.CommitData.MetadataEntry"),
         _field("parents", 7, repeated=True),
         _field("version", 8, "TYPE_INT32"),
         _field("generation", 9, "TYPE_INT32"),

@@ -135,7 +135,10 @@ def _map_field(number: int, pairs: Mapping[str, str]) -> bytes:
 
 
 class EntryMessage:
-    """The protobuf message of an entry. Its structure is checked immediately, a field's content when it is read."""
+    """The protobuf message of an entry.
+
+    Its structure is checked immediately, and a field's content when that field is read.
+    """
 
     def __init__(self, stored: bytes) -> None:
         self._message = _Message(split_value(stored).data, ENTRY_FIELDS, "an entry", repeated=frozenset({5}))
@@ -193,14 +196,14 @@ def encode_entry(entry: Entry) -> bytes:
 
 
 def range_ref(record: Record) -> RangeRef:
-    """The range in a metarange's record. The record's key must be the range's largest."""
+    """The range in a metarange's record. The record's key must be the range's largest key."""
     identity, data = split_value(record.value)
     range_id = text(identity, "a range's id")
     if _HEX_ID.fullmatch(range_id) is None:
-        raise InvalidTable(f"it names a range '{range_id}', which is not a valid id")
+        raise InvalidTable(f"it lists a range with the invalid id '{range_id}'")
     message = _Message(data, _RANGE_FIELDS, f"range {range_id}")
     if message.bytes(2) != record.key:
-        raise InvalidTable(f"range {range_id} is stored under a key other than its largest")
+        raise InvalidTable(f"range {range_id} is stored under a key other than its largest key")
     if message.number(3) < 0 or message.number(4) < 0:
         raise InvalidTable(f"range {range_id} has a negative size or count")
     return RangeRef(range_id, message.bytes(1), message.bytes(2), message.number(3), message.number(4))

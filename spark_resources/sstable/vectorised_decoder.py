@@ -37,12 +37,12 @@ class VectorisedDecoder:
         try:
             return self.attempt_entries(table, columns)[0]
         except Unreadable:
-            self._reference_decoder.entries(table, columns)  # raises the precise error; if it doesn't, the two disagree
+            self._reference_decoder.entries(table, columns)  # raises the precise error, unless the two disagree
             raise _decoder_disagreement() from None
 
     def entries_and_content(self, table: Table, columns: Sequence[str]) -> tuple[pa.RecordBatch, Iterable[bytes]]:
         try:
-            batch, content = self.attempt_entries(table, columns, content=True)
+            batch, content = self.attempt_entries(table, columns, with_content=True)
             return batch, [content]
         except Unreadable:
             self._reference_decoder.entries(table, columns)
@@ -57,21 +57,21 @@ class VectorisedDecoder:
             raise _decoder_disagreement() from None
 
     def attempt_entries(
-        self, table: Table, columns: Sequence[str], *, content: bool = False
+        self, table: Table, columns: Sequence[str], *, with_content: bool = False
     ) -> tuple[pa.RecordBatch, bytes]:
         blocks = _Blocks(table)
-        rows, text = table.properties.count, blocks.total + kernels.SLACK
+        rows, text_size = table.properties.count, blocks.total + kernels.SLACK
         requested = {column: column in columns for column in ENTRY_SCHEMA.names}
         output = kernels.Columns(
             *_text_buffers(table.key_bytes + kernels.SLACK, rows, requested["path"]),
-            *_text_buffers(text, rows, requested["address"]),
-            kinds=np.empty(rows, dtype=np.int8),
+            *_text_buffers(text_size, rows, requested["address"]),
+            address_types=np.empty(rows, dtype=np.int8),
             sizes=np.empty(rows, dtype=np.int64),
-            checksums=(buffers := _text_buffers(text, rows, requested["checksum"]))[0],
-            checksum_at=buffers[1],
+            checksums=(buffers := _text_buffers(text_size, rows, requested["checksum"]))[0],
+            checksum_offsets=buffers[1],
             times=np.empty(rows * requested["last_modified"], dtype=np.int64),
             has_time=np.empty(rows * requested["last_modified"], dtype=np.uint8),
-            content=self._buffer(blocks.content_size * content),
+            content=self._buffer(blocks.content_size * with_content),
         )
         if not kernels.fill_columns(blocks.data, blocks.handles, blocks.scratch, output):
             raise Unreadable
@@ -82,12 +82,12 @@ class VectorisedDecoder:
 
     def attempt_content(self, table: Table) -> bytes:
         blocks = _Blocks(table)
-        text = self._buffer(blocks.content_size)
-        length = kernels.write_content(blocks.data, blocks.handles, blocks.scratch, text)
+        buffer = self._buffer(blocks.content_size)
+        length = kernels.write_content(blocks.data, blocks.handles, blocks.scratch, buffer)
         if length < 0:
             raise Unreadable
         blocks.check_totals()
-        return text[:length].data  # type: ignore[return-value]
+        return buffer[:length].data  # type: ignore[return-value]
 
     def _buffer(self, size: int) -> kernels.Bytes:
         """A buffer for content, reused for one table after another."""
@@ -132,8 +132,8 @@ class _Blocks:
         last = self.scratch.key[: max(state[kernels.KEY_LENGTH], 0)].tobytes()
         try:
             check_totals(self._table, Totals(int(state[kernels.ROWS]), int(state[kernels.KEY_BYTES]), first, last))
-        except InvalidTable as broken:
-            raise Unreadable from broken
+        except InvalidTable as error:
+            raise Unreadable from error
 
 
 def _text_buffers(length: int, rows: int, requested: bool) -> tuple[kernels.Bytes, kernels.Offsets]:
@@ -143,13 +143,13 @@ def _text_buffers(length: int, rows: int, requested: bool) -> tuple[kernels.Byte
 def _array(column: str, output: kernels.Columns) -> Any:
     match column:
         case "path":
-            return _texts(pa.binary(), output.path_at, output.paths)
+            return _texts(pa.binary(), output.path_offsets, output.paths)
         case "address":
-            return _texts(pa.string(), output.address_at, output.addresses)
+            return _texts(pa.string(), output.address_offsets, output.addresses)
         case "checksum":
-            return _texts(pa.string(), output.checksum_at, output.checksums)
+            return _texts(pa.string(), output.checksum_offsets, output.checksums)
         case "address_type":
-            return _numbers(pa.int8(), output.kinds)
+            return _numbers(pa.int8(), output.address_types)
         case "size":
             return _numbers(pa.int64(), output.sizes)
     validity = pa.py_buffer(np.packbits(output.has_time, bitorder="little"))
@@ -162,9 +162,9 @@ def _numbers(kind: Any, values: Any) -> Any:
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
-def _texts(kind: Any, begins: kernels.Offsets, content: kernels.Bytes) -> Any:
-    used = content[: begins[-1]]
-    array = pa.Array.from_buffers(kind, len(begins) - 1, [None, pa.py_buffer(begins), pa.py_buffer(used)])
+def _texts(kind: Any, offsets: kernels.Offsets, content: kernels.Bytes) -> Any:
+    used = content[: offsets[-1]]
+    array = pa.Array.from_buffers(kind, len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(used)])
     if kind == pa.string() and len(used) and used.max() >= 0x80:
         try:
             array.validate(full=True)
@@ -174,4 +174,4 @@ def _texts(kind: Any, begins: kernels.Offsets, content: kernels.Bytes) -> Any:
 
 
 def _decoder_disagreement() -> InvalidTable:
-    return InvalidTable("two decoders disagree on it, which is a bug in lakegc. Report it together with this table")
+    return InvalidTable("two decoders disagree on it. This is a bug in lakegc: report it, and attach this table")

@@ -26,14 +26,14 @@ def errors_for_table(name: str) -> Iterator[None]:
     """Translates `InvalidTable` into `DamagedData` for the table `name`."""
     try:
         yield
-    except InvalidTable as broken:
+    except InvalidTable as error:
         raise DamagedData(
-            f"table {name} can't be read: {broken}. Nothing was deleted. Restore this table from a backup."
-        ) from broken
+            f"table {name} can't be read: {error}. Nothing was deleted. Restore this table from a backup."
+        ) from error
 
 
 def uvarint(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """The unsigned varint at `at`, and where it ends. It has at most ten bytes and 64 bits, and never passes `end`."""
+    """The unsigned varint at `at`, and where it ends: at most ten bytes and 64 bits, never extending past `end`."""
     value = shift = 0
     while at < end:
         byte = data[at]

@@ -84,13 +84,13 @@ _FIXED_PROPERTIES = {
 
 
 def write_range(entries: Sequence[Entry]) -> WrittenTable:
-    """A range of entries ordered by path, byte by byte. Raises `WrongUsage` for another order."""
+    """A range of entries ordered by path, byte by byte. Raises `WrongUsage` for any other order."""
     records = [Record(entry.path, encode_value(entry_identity(entry), encode_entry(entry))) for entry in entries]
     return write_table(records, {"type": "ranges"})
 
 
 def write_metarange(ranges: Sequence[RangeRef]) -> WrittenTable:
-    """A metarange of ranges in the order of their keys. Raises `WrongUsage` for another order."""
+    """A metarange of ranges in the order of their keys. Raises `WrongUsage` for any other order."""
     return write_table([encode_range_ref(ref) for ref in ranges], {"type": "metaranges"})
 
 
@@ -109,23 +109,23 @@ def write_tags(tags: Iterable[Tag]) -> Dump:
     return _write_dump("tag", tags, encode_tag)
 
 
-def _write_dump(entity: str, values: Iterable[_T], put: Callable[[_T], Record]) -> Dump:
+def _write_dump(entity: str, values: Iterable[_T], encode: Callable[[_T], Record]) -> Dump:
     """A metarange and its range. If there is nothing to dump, there is no range."""
-    records = sorted(put(value) for value in values)
-    user = {"entity": entity, **DUMP_SCHEMAS[entity]}
+    records = sorted(encode(value) for value in values)
+    user_properties = {"entity": entity, **DUMP_SCHEMAS[entity]}
     tables: dict[str, bytes] = {}
     refs: list[Record] = []
     if records:
-        builder = TableBuilder(records, {"type": "ranges", **user})
+        builder = TableBuilder(records, {"type": "ranges", **user_properties})
         tables[builder.id] = builder.finish()
         refs.append(encode_range_ref(builder.ref()))
-    top = write_table(refs, {"type": "metaranges", **user})
-    return Dump(top.id, {**tables, top.id: top.data})
+    metarange = write_table(refs, {"type": "metaranges", **user_properties})
+    return Dump(metarange.id, {**tables, metarange.id: metarange.data})
 
 
-def write_table(records: Sequence[Record], user: Mapping[str, str]) -> WrittenTable:
+def write_table(records: Sequence[Record], user_properties: Mapping[str, str]) -> WrittenTable:
     """Any table, from records in the order of their keys and the user properties that are part of its id."""
-    builder = TableBuilder(records, user)
+    builder = TableBuilder(records, user_properties)
     return WrittenTable(builder.id, builder.finish())
 
 
@@ -155,15 +155,16 @@ class BlockBuilder:
         return len(self._body) + 4 * len(self._restarts) + 4
 
     def is_full_for(self, key_length: int, value_length: int) -> bool:
-        """Whether the next record belongs in another block."""
+        """Whether a next record with these lengths, in bytes, belongs in a new block."""
         if self.count == 0 or self.size >= _BLOCK_SIZE:
             return self.count > 0
         if self.size <= _NEARLY_FULL:
             return False
-        after = self.size + key_length + value_length + 4 + _varint_length(key_length) + _varint_length(value_length)
+        record_size = key_length + value_length + 4 + _varint_length(key_length) + _varint_length(value_length)
+        size_after = self.size + record_size
         if self.count % self._interval == 0:
-            after += 4
-        return after > _BLOCK_SIZE
+            size_after += 4
+        return size_after > _BLOCK_SIZE
 
     def contents(self) -> bytes:
         restarts = self._restarts or [0]
@@ -173,11 +174,11 @@ class BlockBuilder:
 class TableBuilder:
     """Builds a table from records: data blocks first, then index, properties, metaindex and footer."""
 
-    def __init__(self, records: Sequence[Record], user: Mapping[str, str]) -> None:
+    def __init__(self, records: Sequence[Record], user_properties: Mapping[str, str]) -> None:
         if any(later.key <= earlier.key for earlier, later in pairwise(records)):
             raise WrongUsage("the records of a table must be sorted by key, without duplicates")
-        self.id = content_id(map(record_content, records), user)
-        self._records, self._user = records, user
+        self.id = content_id(map(record_content, records), user_properties)
+        self._records, self._user_properties = records, user_properties
         self._out = bytearray()
         self._index = BlockBuilder(_EVERY_RECORD)
         self._full_indexes: list[BlockBuilder] = []
@@ -212,7 +213,7 @@ class TableBuilder:
                 )
                 block = BlockBuilder(RESTART_INTERVAL)
             block.add(key + SET_TRAILER, value)
-        # lakeFS takes the estimate before the last block is closed
+        # lakeFS estimates the size before the last block is closed
         self._estimated_size = len(self._out) + block.size + self._index.size
         self._add_to_index(_successor(block.last_key), self._write_block(block.contents(), _compressed_if_smaller))
         self._data_size = len(self._out)
@@ -248,7 +249,7 @@ class TableBuilder:
         ref = self.ref()
         return {
             **_FIXED_PROPERTIES,
-            **{name: value.encode() for name, value in self._user.items()},
+            **{name: value.encode() for name, value in self._user_properties.items()},
             "min_key": ref.min_key,
             "max_key": ref.max_key,
             "count": b"%d" % ref.count,
@@ -307,7 +308,7 @@ def _successor(last_key: bytes) -> bytes:
 
 
 def _increment(key: bytes, at: int) -> bytes:
-    """The key through its first byte from `at` on that isn't 0xFF, that byte incremented, and a separator's trailer.
+    """The key cut after its first non-0xFF byte from `at` on, with that byte incremented, plus a separator's trailer.
 
     Empty if there is no such byte.
     """

@@ -46,7 +46,7 @@ def open_store(namespace: Namespace, settings: StoreSettings, *, capabilities: C
 
 
 def endpoint_to_probe(namespace: Namespace, settings: StoreSettings) -> str | None:
-    """The endpoint whose capabilities have to be probed; None for AWS's and Google's own and for a local folder.
+    """The endpoint whose capabilities have to be probed; None for AWS's and Google's own endpoints, and local folders.
 
     An S3- or GCS-compatible store is probed, and so is every Azure account, because accounts with a hierarchical
     namespace accept different keys.
@@ -77,7 +77,7 @@ def _local_folder(namespace: Namespace, settings: StoreSettings) -> tuple[str, s
         )
     if namespace.bucket:
         return configured, f"{namespace.bucket}/{namespace.path}" if namespace.path else namespace.bucket
-    inside = f"/{namespace.path}".removeprefix(configured.rstrip("/") + "/")
-    if inside.startswith("/"):
+    folder = f"/{namespace.path}".removeprefix(configured.rstrip("/") + "/")
+    if folder.startswith("/"):
         raise WrongUsage(f"{namespace.uri} is not under {configured}. Check LAKEGC_LOCAL_PATH.")
-    return configured, inside
+    return configured, folder

@@ -17,12 +17,12 @@ from spark_resources.model import STORED_OBJECTS
 from spark_resources.stores.base import Page, Store, StoredObject
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-LISTED = pa.schema([STORED_OBJECTS.field(name) for name in ("address", "size", "modified", "checksum")])
+LISTED_OBJECTS = pa.schema([STORED_OBJECTS.field(name) for name in ("address", "size", "modified", "checksum")])
 
 
 @dataclass(frozen=True, slots=True)
 class ArrowPage:
-    """A `Page` whose objects are rows of LISTED, in the store's order."""
+    """A `Page` whose objects are rows of LISTED_OBJECTS, in the store's order."""
 
     objects: pa.RecordBatch
     prefixes: Sequence[str] = ()
@@ -51,7 +51,7 @@ def arrow_pages(
 
 
 def to_record_batch(objects: Iterable[StoredObject]) -> pa.RecordBatch:
-    """One row of LISTED per object."""
+    """One row of LISTED_OBJECTS per object."""
     rows = list(objects)
     columns: Sequence[Sequence[object]] = (
         [stored.key for stored in rows],
@@ -59,8 +59,8 @@ def to_record_batch(objects: Iterable[StoredObject]) -> pa.RecordBatch:
         [stored.modified for stored in rows],
         [stored.checksum for stored in rows],
     )
-    arrays = [pa.array(values, type=field.type) for values, field in zip(columns, LISTED, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=LISTED)
+    arrays = [pa.array(values, type=field.type) for values, field in zip(columns, LISTED_OBJECTS, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=LISTED_OBJECTS)
 
 
 def to_page(page: ArrowPage) -> Page:

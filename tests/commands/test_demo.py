@@ -20,7 +20,7 @@ import pytest
 from lakegc_assets.rules.brakes import BrakeLimits, brakes
 from spark_resources.mark_store.record import MarkRecord
 from spark_resources.settings import Settings
-from spark_resources.spark.session import QUICK_START
+from spark_resources.spark.session import SMALL_DATA_SETTINGS
 from tests.support.command_line import Lakegc
 
 LAKEGC = str(Path(sys.executable).with_name("lakegc"))
@@ -63,7 +63,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
     """The demo, run with an empty home folder."""
     home = tmp_path_factory.mktemp("nobody") / "home"
     home.mkdir()
-    conf = json.dumps({**QUICK_START, "spark.hadoop.fs.s3a.secret.key": SECRET})
+    conf = json.dumps({**SMALL_DATA_SETTINGS, "spark.hadoop.fs.s3a.secret.key": SECRET})
     env = {**fresh(home), "LAKEGC_SPARK_CONF": conf}
     completed = subprocess.run([LAKEGC, "demo"], env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     return Demo(home, completed)

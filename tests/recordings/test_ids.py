@@ -147,7 +147,7 @@ def test_a_rewritten_table_has_the_recorded_id_and_blocks(recording: Path) -> No
     """The blocks are compared once decompressed."""
     for name, data in _tables(recording):
         properties = read_properties(data, name=name)
-        written = write_table(read_records(data, name=name), properties.user)
+        written = write_table(read_records(data, name=name), properties.user_properties)
 
         assert written.id == name
         assert _blocks(written.data) == _blocks(data)
@@ -156,7 +156,7 @@ def test_a_rewritten_table_has_the_recorded_id_and_blocks(recording: Path) -> No
 def test_a_rewritten_table_without_compressed_blocks_has_the_recorded_bytes(recording: Path) -> None:
     """Without compression every byte is the server's, including properties, index and footer."""
     for name, data in _never_compressed(recording):
-        builder = TableBuilder(read_records(data, name=name), read_properties(data, name=name).user)
+        builder = TableBuilder(read_records(data, name=name), read_properties(data, name=name).user_properties)
 
         assert builder.finish() == data
         assert builder.ref() == range_ref(data, name=name)

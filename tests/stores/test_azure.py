@@ -31,7 +31,7 @@ from spark_resources.stores.azure.client import Container, container_of
 from spark_resources.stores.azure.copy import copy_blob
 from spark_resources.stores.azure.delete import SubResponse, delete_keys, sub_responses
 from spark_resources.stores.azure.listing import parse_listing
-from spark_resources.stores.azure.store import OWN_PREFIX, AzureStore
+from spark_resources.stores.azure.store import LAKEGC_PREFIX, AzureStore
 from spark_resources.stores.base import NOT_SENT, ONE_BY_ONE_TIMEOUT_S, DeleteEffect, Deletion
 from tests.support.azurite import Azurite
 from tests.support.retry_policies import no_wait_policy
@@ -675,7 +675,7 @@ def test_deletes_are_final_only_if_neither_soft_delete_nor_versioning_is_enabled
         store.delete_effect() is DeleteEffect.UNKNOWN
     )  # there is no file of lakegc that shows whether versions are kept
 
-    store.write(f"{OWN_PREFIX}store.json", b"{}")
+    store.write(f"{LAKEGC_PREFIX}store.json", b"{}")
     assert store.delete_effect() is DeleteEffect.FINAL
     token_only = on(azurite, name, azure_account_key=None, azure_sas_token=sas_token(azurite))
     assert token_only.delete_effect() is DeleteEffect.UNKNOWN

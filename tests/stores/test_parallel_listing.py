@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from spark_resources.errors import Unavailable, WrongUsage
 from spark_resources.stores import Store
-from spark_resources.stores.arrow_pages import LISTED, arrow_pages, to_record_batch
+from spark_resources.stores.arrow_pages import LISTED_OBJECTS, arrow_pages, to_record_batch
 from spark_resources.stores.base import Page
 from spark_resources.stores.parallel_listing import Part, can_split_listings, key_between, pages_of_parts, split_part
 from tests.support.store_providers import Provider, all_keys, write_all
@@ -202,7 +202,7 @@ def test_arrow_pages_agree_with_plain_pages(store: Store, provider: Provider) ->
         assert [(list(page.prefixes), page.unreadable_names) for page in pages] == [
             (list(page.prefixes), page.unreadable_names) for page in arrow
         ]
-        assert all(page.objects.schema == LISTED for page in arrow)
+        assert all(page.objects.schema == LISTED_OBJECTS for page in arrow)
 
 
 _texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)

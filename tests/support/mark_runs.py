@@ -45,7 +45,7 @@ from spark_resources.model import COMMIT_VERDICTS, EXPIRED_OBJECTS, Partition
 from spark_resources.settings import Settings
 from spark_resources.spark.datasets import all_rows
 from spark_resources.spark.resource import SparkResource
-from spark_resources.spark.session import QUICK_START
+from spark_resources.spark.session import SMALL_DATA_SETTINGS
 from spark_resources.spark.tasks import Tasks
 from spark_resources.stores import endpoint_to_probe
 from spark_resources.stores.base import Store
@@ -59,7 +59,7 @@ ANY_AGE = MarkOptions(min_age=timedelta(0), allow_young=True)
 
 
 LONG_LIVED = {  # settings for thousands of queries in one session
-    **QUICK_START,
+    **SMALL_DATA_SETTINGS,
     "spark.driver.memory": "2g",
     "spark.buffer.pageSize": "256k",  # larger pages fill over half a region of this heap, and each starts a collection
     "spark.sql.autoBroadcastJoinThreshold": "-1",  # a broadcast is a job of its own

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spark_resources.spark.session import QUICK_START
+from spark_resources.spark.session import SMALL_DATA_SETTINGS
 from tests.support.s3_servers import free_port
 
 START_LIMIT_S = 120.0
@@ -30,7 +30,7 @@ SMALL: Mapping[str, str] = {
     "spark.sql.shuffle.partitions": "4",  # the default of 200 is for many more objects
     # executors are short-lived: less compiling, as in the driver
     "spark.executor.extraJavaOptions": ONE_COMPILER,
-    **{name: value for name, value in QUICK_START.items() if "codegen" in name},
+    **{name: value for name, value in SMALL_DATA_SETTINGS.items() if "codegen" in name},
 }
 
 

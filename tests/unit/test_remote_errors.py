@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from spark_resources.deleting.sweep_task import ReverificationTooOld
 from spark_resources.errors import DamagedData, Forbidden, LakegcError, NotFound, Refused, Unavailable
 from spark_resources.model import Namespace
-from spark_resources.spark.remote_errors import as_text, errors_from_executors, from_text, on_executor
+from spark_resources.spark.remote_errors import as_text, errors_from_executors, from_text, with_encoded_errors
 from spark_resources.stores import open_store
 from spark_resources.stores.base import Changed
 from tests.support.store_providers import replying
@@ -69,7 +69,7 @@ def test_a_response_from_a_store_is_never_run_as_code(spark: SparkSession, tmp_p
             open_store(Namespace.parse("s3://bucket/ns"), settings).stat("data/x")
 
         with pytest.raises(Unavailable, match="Invalid timestamp"), errors_from_executors():
-            spark.range(0, 1, 1, 1).mapInArrow(on_executor(look), "id long").collect()
+            spark.range(0, 1, 1, 1).mapInArrow(with_encoded_errors(look), "id long").collect()
 
     assert not witness.exists()
 
@@ -83,7 +83,7 @@ def test_text_without_the_nonce_of_this_process_is_not_read_as_a_lakegc_error(sp
         raise ValueError(f"a strange response: {forged}")
 
     with pytest.raises(LakegcError, match="ValueError: a strange response") as raised, errors_from_executors():
-        spark.range(0, 1, 1, 1).mapInArrow(on_executor(quotes), "id long").collect()
+        spark.range(0, 1, 1, 1).mapInArrow(with_encoded_errors(quotes), "id long").collect()
     assert type(raised.value) is LakegcError
 
 

@@ -19,8 +19,8 @@ from pyspark.sql import SparkSession
 
 from spark_resources.errors import WrongUsage
 from spark_resources.spark.session import (
-    QUICK_START,
     REQUIRED_SETTINGS,
+    SMALL_DATA_SETTINGS,
     check_overrides,
     collector_option,
     common_settings,
@@ -37,7 +37,7 @@ from spark_resources.errors import LakegcError
 from spark_resources.host.user_folders import home_folder
 from spark_resources.settings import Settings
 from spark_resources.spark.resource import SparkResource
-from spark_resources.spark.session import QUICK_START, jvm_log, start_ahead
+from spark_resources.spark.session import SMALL_DATA_SETTINGS, jvm_log, start_ahead
 
 found = {}
 
@@ -81,8 +81,8 @@ found["jvm_log afterwards"] = jvm_log().exists()
 found["nonsense"] = refused(spark_config={"spark.master": "nonsense"})
 found["nothing left"] = SparkContext._active_spark_context is None
 
-del QUICK_START["spark.sql.shuffle.partitions"]
-os.environ["LAKEGC_SPARK_CONF"] = json.dumps(QUICK_START)
+del SMALL_DATA_SETTINGS["spark.sql.shuffle.partitions"]
+os.environ["LAKEGC_SPARK_CONF"] = json.dumps(SMALL_DATA_SETTINGS)
 counts = {"LAKEGC_PARALLELISM": "3", "LAKEGC_SHUFFLE_PARTITIONS": "5"}
 os.environ.update(counts)
 second = SparkResource()
@@ -101,7 +101,7 @@ third.teardown_after_execution(build_init_resource_context())
 found["third stopped"] = SparkContext._active_spark_context is None
 
 from pyspark.sql import SparkSession
-speculative = {**QUICK_START, "spark.master": "local[1]", "spark.speculation": "true"}
+speculative = {**SMALL_DATA_SETTINGS, "spark.master": "local[1]", "spark.speculation": "true"}
 foreign = SparkSession.builder.config(map=speculative).getOrCreate()
 os.environ["LAKEGC_SPARK_CONF"] = "{}"
 for name in counts:
@@ -129,7 +129,7 @@ def sessions_in(tmp: Path, home: Path) -> dict[str, Any]:
         "XDG_CACHE_HOME": str(platformdirs.user_cache_path()),  # creating an archive for one process isn't worth it
         "TMPDIR": str(tmp),
         "LAKEGC_SPARK_MASTER": "local[1]",
-        "LAKEGC_SPARK_CONF": json.dumps({**QUICK_START, **mine}),
+        "LAKEGC_SPARK_CONF": json.dumps({**SMALL_DATA_SETTINGS, **mine}),
     }
     command = [sys.executable, "-c", SESSIONS]
     ended = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=False)

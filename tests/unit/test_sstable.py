@@ -403,7 +403,8 @@ def test_properties_are_read_without_reading_the_records() -> None:
     stated = read_properties(bytes(data), name=NAME)
 
     assert (
-        stated.type, stated.entity, stated.count, stated.num_entries, stated.min_key, stated.max_key, stated.user,
+        stated.type, stated.entity, stated.count, stated.num_entries, stated.min_key, stated.max_key,
+        stated.user_properties,
     ) == ("ranges", "", 3, 3, b"p/0", b"p/2", {"type": "ranges"})  # fmt: skip
     with pytest.raises(DamagedData):
         read_records(bytes(data), name=NAME)
@@ -412,8 +413,8 @@ def test_properties_are_read_without_reading_the_records() -> None:
 def test_a_few_entries_are_decoded_without_compiling() -> None:
     """Compiled loops decode large tables. Once they are compiled, they decode small tables, too."""
     code = """
-from spark_resources.sstable.decoders import VECTORISED_FROM, default_decoder
-print(*(default_decoder(size).name for size in (0, VECTORISED_FROM - 1, VECTORISED_FROM, 0)))
+from spark_resources.sstable.decoders import VECTORISED_MIN_BYTES, default_decoder
+print(*(default_decoder(size).name for size in (0, VECTORISED_MIN_BYTES - 1, VECTORISED_MIN_BYTES, 0)))
 """
 
     assert _python(code) == "readable readable vectorised vectorised"
@@ -499,7 +500,7 @@ for case in [*WHOLE, *DAMAGED]:
         table = open_table(case.data)
     except InvalidTable:
         continue
-    entries = partial(decoder.attempt_entries, table, ENTRY_SCHEMA.names, content=True)
+    entries = partial(decoder.attempt_entries, table, ENTRY_SCHEMA.names, with_content=True)
     for attempt in (entries, partial(decoder.attempt_content, table)):
         try:
             attempt()

@@ -66,7 +66,7 @@ def test_every_field_of_an_entry_is_read_back() -> None:
     verify_table(table.data, name=table.id)
 
     assert read_whole_entries(table.data, name=table.id) == entries
-    assert read_properties(table.data, name=table.id).user == {"type": "ranges"}
+    assert read_properties(table.data, name=table.id).user_properties == {"type": "ranges"}
 
 
 def test_every_entry_of_a_large_range_is_read_back() -> None:

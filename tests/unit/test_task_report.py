@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 
 from spark_resources.errors import DamagedData
 from spark_resources.spark.task_report import SAMPLES_KEPT, TaskReport
-from spark_resources.spark.tasks import Batches, run_tasks, this_task
+from spark_resources.spark.tasks import Batches, partition_and_attempt, run_tasks
 
 
 def test_counters_of_tasks_are_summed_and_errors_are_kept_separate() -> None:
@@ -48,7 +48,7 @@ def test_the_driver_receives_the_reports_of_all_tasks(spark: SparkSession) -> No
 
     def work(batches: Batches, report: TaskReport) -> None:
         report.count(tasks=1, rows=sum(batch.num_rows for batch in batches))
-        partition, attempt = this_task()
+        partition, attempt = partition_and_attempt()
         report.count_for(str(partition), tasks=1)
         report.sample("attempts", str(attempt))
 

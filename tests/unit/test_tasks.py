@@ -18,7 +18,7 @@ from spark_resources.model import Namespace
 from spark_resources.spark.datasets import all_rows, parquet_output, write_outputs
 from spark_resources.spark.partitioning import tasks_from_ids
 from spark_resources.spark.remote_errors import errors_from_executors
-from spark_resources.spark.tasks import Batches, Tasks, as_frame, distinct_rows, moved_if_few, to_dataframe
+from spark_resources.spark.tasks import Batches, Tasks, as_frame, distinct_rows, moved_to_driver_if_few, to_dataframe
 from spark_resources.stores.place import Place
 from spark_resources.stores.settings import StoreSettings
 
@@ -157,9 +157,9 @@ def test_rows_are_moved_to_the_driver_only_if_there_are_few(spark: SparkSession)
     """None is lost, and many stay on the executors."""
     rows = to_dataframe(spark, pa.table([["a", "b", "c"]], schema=TEXTS))
 
-    moved = moved_if_few(rows, 3)
+    moved = moved_to_driver_if_few(rows, 3)
 
     assert isinstance(moved, Tasks)
     assert sorted(moved.table["text"].to_pylist()) == ["a", "b", "c"]
-    assert moved_if_few(rows, 2) is rows
-    assert moved_if_few(moved, 0) is moved
+    assert moved_to_driver_if_few(rows, 2) is rows
+    assert moved_to_driver_if_few(moved, 0) is moved

@@ -50,9 +50,9 @@ _HOST = re.compile(r"^([a-z0-9][a-z0-9_-]*)\.([a-z0-9.-]+)$")
 _CONTAINER = re.compile(r"^\$?[a-z0-9](?:-?[a-z0-9])*$")
 
 TRANSIENT_ERROR_CODES = frozenset({"ServerBusy", "OperationTimedOut", "InternalError"})
-OVERWRITTEN = frozenset({"ConditionNotMet", "TargetConditionNotMet", "412"})  # a condition on the content failed
-# the codes of a failed write that requires that no blob exists
-ALREADY_EXISTS = frozenset({"BlobAlreadyExists", "PathAlreadyExists", *OVERWRITTEN})
+CONDITION_FAILED_CODES = frozenset({"ConditionNotMet", "TargetConditionNotMet", "412"})
+# the codes of a write that failed because a blob already exists
+ALREADY_EXISTS_CODES = frozenset({"BlobAlreadyExists", "PathAlreadyExists", *CONDITION_FAILED_CODES})
 
 _VARIABLES = "LAKEGC_AZURE_ACCOUNT_KEY or LAKEGC_AZURE_SAS_TOKEN"
 _ADVICE = {
@@ -126,7 +126,7 @@ def container_client(container: Container, settings: StoreSettings) -> Container
 
 
 def service_client(container: Container, settings: StoreSettings) -> BlobServiceClient:
-    """A client for the whole account, whose properties a container client can't read."""
+    """A client for the whole account: a container client can't read the account's properties."""
     return BlobServiceClient(container.endpoint, credential=_credential(container, settings), **_options(settings))
 
 

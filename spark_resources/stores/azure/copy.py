@@ -1,4 +1,4 @@
-"""Server-side copy of a blob. Azure may finish it after the response, so the copy is polled until it ends."""
+"""Server-side copy of a blob. Azure may finish the copy after the response, so its status is polled until it ends."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def copy_blob(
     timeout_s: float = TIMEOUT_S, monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> str | None:  # fmt: skip
-    """Copy a blob with its metadata, provided it still has this ETag, and wait until the copy is complete.
+    """Copy a blob with its metadata, provided the source still has this ETag, and wait until the copy is complete.
 
     Returns the ETag of the copy, or None if the store doesn't report it. `token` is the SAS token for reading the
     source, if any, because Azure does not use the request's own token for that. Raises the library's errors, and

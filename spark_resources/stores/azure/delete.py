@@ -117,14 +117,14 @@ class _Batch:
         if self.monotonic() >= deadline:
             return dict.fromkeys(self.names, not_sent)
         first, *others = self.names
-        of_first = _delete_one(self.client, first)
-        if of_first(first).deletion is Deletion.FAILED:
-            return {first: of_first} | dict.fromkeys(others, to_result)
+        first_to_result = _delete_one(self.client, first)
+        if first_to_result(first).deletion is Deletion.FAILED:
+            return {first: first_to_result} | dict.fromkeys(others, to_result)
         code = to_result(first).code.lower()
         if status in _BATCHES_UNSUPPORTED or "notsupported" in code or "notyetsupported" in code:
             self.on_batches_unsupported()
         rest = {name: _delete_one(self.client, name) if self.monotonic() < deadline else not_sent for name in others}
-        return {first: of_first} | rest
+        return {first: first_to_result} | rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +210,7 @@ def _failed_with(code: str, message: str, *, transient: bool) -> _ToResult:
 
 
 def _failed_or_gone(status: int, code: str, message: str, *, transient: bool) -> _ToResult:
-    """The result for an error response. Only Azure's own code counts as already gone.
+    """The result for an error response. A blob is reported as already gone only if Azure's own code says so.
 
     A plain 404 may come from a missing container or another server.
     """

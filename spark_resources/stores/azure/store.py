@@ -19,8 +19,8 @@ from spark_resources.errors import NotFound, Unavailable, WrongUsage
 from spark_resources.model import Namespace
 from spark_resources.stores import keys
 from spark_resources.stores.azure.client import (
-    ALREADY_EXISTS,
-    OVERWRITTEN,
+    ALREADY_EXISTS_CODES,
+    CONDITION_FAILED_CODES,
     code_of,
     container_client,
     container_of,
@@ -59,7 +59,7 @@ AZURE = Capabilities(
     unsupported_keys=UNSUPPORTED_KEYS,
 )
 
-OWN_PREFIX = "_lakefs/retention/gc/lakegc/"
+LAKEGC_PREFIX = "_lakefs/retention/gc/lakegc/"
 
 
 class AzureStore:
@@ -115,7 +115,7 @@ class AzureStore:
     def pages(
         self, prefix: str, *, start_after: str | None = None, delimiter: str | None = None, page_size: int = 1000
     ) -> Iterator[Page]:
-        """See `Store.pages`. Azure has no `start_after`: all keys are requested, and those up to it dropped here."""
+        """See `Store.pages`. Azure has no `start_after`: all keys are requested, and keys up to it are dropped."""
         keys.check_prefix(prefix, self.where, self._capabilities.unsupported_keys)
         after = None if start_after is None else keys.as_bytes(start_after, self.where)
         if after is not None:
@@ -139,26 +139,26 @@ class AzureStore:
                 self.client, self._prefix + prefix, page_size=page_size, delimiter=delimiter, marker=marker
             )
 
-    def _page(self, listing: Listing, requested: str, after: bytes | None) -> Page:
-        skip = len(self._prefix)
+    def _page(self, listing: Listing, requested_prefix: str, after: bytes | None) -> Page:
+        prefix_length = len(self._prefix)
         objects = []
         unreadable = 0
         for blob in listing.objects:
             name = blob.name
             if name is None:
                 unreadable += 1
-            elif not name.startswith(requested):
-                raise keys.folding_error(self.where, requested, name)
-            elif len(name) > skip and (after is None or name[skip:].encode() > after):
-                objects.append(StoredObject(name[skip:], blob.size, blob.modified, blob.checksum))
+            elif not name.startswith(requested_prefix):
+                raise keys.folding_error(self.where, requested_prefix, name)
+            elif len(name) > prefix_length and (after is None or name[prefix_length:].encode() > after):
+                objects.append(StoredObject(name[prefix_length:], blob.size, blob.modified, blob.checksum))
         prefixes = []
         for prefix in listing.prefixes:
             if prefix is None:
                 unreadable += 1
-            elif not prefix.startswith(requested):
-                raise keys.folding_error(self.where, requested, prefix)
+            elif not prefix.startswith(requested_prefix):
+                raise keys.folding_error(self.where, requested_prefix, prefix)
             else:
-                prefixes.append(prefix[skip:])
+                prefixes.append(prefix[prefix_length:])
         return Page(objects, prefixes, unreadable)
 
     def stat(self, key: str) -> StoredObject:
@@ -207,19 +207,19 @@ class AzureStore:
         return data, unquoted(download.properties.etag)
 
     def etag_is_md5(self, key: str) -> bool:
-        """False for every object: Azure doesn't verify the MD5 of a block upload, which looks like a plain upload's."""
+        """False for every object: block uploads, whose MD5 Azure doesn't verify, look like plain uploads."""
         self.stat(key)
         return False
 
     def delete_effect(self) -> DeleteEffect:
         """Soft delete is read from the account's properties; versioning is visible only in the properties of a blob."""
-        soft = self._has_soft_delete()
-        versions = self._keeps_versions()
-        if versions:
+        soft_deletes = self._has_soft_delete()
+        keeps_versions = self._keeps_versions()
+        if keeps_versions:
             return DeleteEffect.VERSIONED
-        if soft:
+        if soft_deletes:
             return DeleteEffect.SOFT_DELETED
-        return DeleteEffect.UNKNOWN if soft is None or versions is None else DeleteEffect.FINAL
+        return DeleteEffect.UNKNOWN if soft_deletes is None or keeps_versions is None else DeleteEffect.FINAL
 
     def _has_soft_delete(self) -> bool | None:
         """Whether soft delete is enabled for the account; None if its properties can't be read."""
@@ -235,9 +235,9 @@ class AzureStore:
             return service_client(self.container, self._settings).get_service_properties()
 
     def _keeps_versions(self) -> bool | None:
-        """Whether lakegc's newest own file has a version id; None if there is no such file or it can't be read."""
+        """Whether the newest of lakegc's own files has a version id; None if there is no file or it can't be read."""
         try:
-            own_files = (listed for page in self.pages(OWN_PREFIX) for listed in page.objects)
+            own_files = (listed for page in self.pages(LAKEGC_PREFIX) for listed in page.objects)
             newest = max(own_files, key=lambda listed: listed.modified, default=None)
             if newest is None:
                 return None
@@ -260,7 +260,7 @@ class AzureStore:
             try:
                 return self._put(key, data, overwrite=False)
             except HttpResponseError as error:
-                if code_of(error) not in ALREADY_EXISTS:
+                if code_of(error) not in ALREADY_EXISTS_CODES:
                     raise
         raise AlreadyExists(f"{key!r} already exists in {self.where}")
 
@@ -275,7 +275,7 @@ class AzureStore:
                 condition = MatchConditions.IfNotModified
                 return self._put(key, data, overwrite=True, etag=f'"{tag}"', match_condition=condition)
             except HttpResponseError as error:
-                if code_of(error) not in OVERWRITTEN | {"BlobNotFound"}:
+                if code_of(error) not in CONDITION_FAILED_CODES | {"BlobNotFound"}:
                     raise
         raise Changed(f"{key!r} in {self.where} was replaced or deleted after it was read, so it was not overwritten")
 

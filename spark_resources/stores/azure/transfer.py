@@ -1,4 +1,4 @@
-"""Streams Azure blobs in pieces, and copies them between containers of one account on the server."""
+"""Streams Azure blobs in pieces, and copies them on the server between containers of one account."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from azure.core.exceptions import AzureError
 from azure.storage.blob import BlobBlock, ContentSettings
 
 from spark_resources.errors import NotFound, Unavailable, WrongUsage
-from spark_resources.stores.azure.client import ALREADY_EXISTS, OVERWRITTEN, as_lakegc_error, code_of
+from spark_resources.stores.azure.client import ALREADY_EXISTS_CODES, CONDITION_FAILED_CODES, as_lakegc_error, code_of
 from spark_resources.stores.azure.copy import copy_blob
 from spark_resources.stores.azure.listing import checksum
 from spark_resources.stores.base import PARSE_ERRORS, AlreadyExists, Changed, StoredObject
@@ -161,15 +161,15 @@ class AzureStreams:
             code = code_of(error)
             if code in _ARCHIVE_TIER_CODES:
                 raise InArchiveTier(f"{key!r} in {self.where} is in the archive tier. Rehydrate it first.") from None
-            if action == "write" and code in ALREADY_EXISTS:
+            if action == "write" and code in ALREADY_EXISTS_CODES:
                 raise AlreadyExists(f"{key!r} already exists in {self.where}") from None
-            if action == "copy" and code in ALREADY_EXISTS | {"SourceConditionNotMet"}:
+            if action == "copy" and code in ALREADY_EXISTS_CODES | {"SourceConditionNotMet"}:
                 try:
                     self._store.stat(target)
                 except NotFound:
                     raise Changed(f"{key!r} was replaced before lakegc could copy it") from None
                 raise AlreadyExists(f"{target!r} already exists in {self.where}") from None
-            if action in ("read", "delete") and code in OVERWRITTEN:
+            if action in ("read", "delete") and code in CONDITION_FAILED_CODES:
                 self._store.stat(key)  # raises `NotFound` if the object is gone
                 raise Changed(f"{key!r} in {self.where} was replaced before lakegc could {action} it") from None
             raise as_lakegc_error(error, self.where, action, key) from None

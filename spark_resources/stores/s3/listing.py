@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_resources.errors import Unavailable
-from spark_resources.stores.arrow_pages import LISTED
+from spark_resources.stores.arrow_pages import LISTED_OBJECTS
 from spark_resources.stores.s3.listing_xml import Contents, extract_objects
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _COMMON_ESCAPES = (("%2F", "/"), ("%2C", ","), ("%21", "!"), ("%3D", "="))
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """One page: rows of LISTED with full keys, and common prefixes. `next_token` is None only on the last page.
+    """One page: rows of LISTED_OBJECTS with full keys, and common prefixes. `next_token` is None only on the last page.
 
     Keys that are not UTF-8 are left out and counted in `unreadable`; a prefix that is not UTF-8 is None.
     """
@@ -135,10 +135,12 @@ def _build_objects(
     """The objects whose keys are valid text, and the number of other objects."""
     decoded = _decode_keys(keys, is_encoded=is_encoded)
     etags = pc.if_else(pc.equal(tags, ""), pa.scalar(None, pa.string()), tags)
-    batch = pa.RecordBatch.from_arrays([decoded, _parse_sizes(sizes), _parse_times(times), etags], names=LISTED.names)
+    batch = pa.RecordBatch.from_arrays(
+        [decoded, _parse_sizes(sizes), _parse_times(times), etags], names=LISTED_OBJECTS.names
+    )
     if decoded.null_count:
         batch = batch.filter(pc.is_valid(decoded))
-    return batch.cast(LISTED), decoded.null_count
+    return batch.cast(LISTED_OBJECTS), decoded.null_count
 
 
 def _parse_sizes(texts: pa.StringArray) -> pa.Int64Array:
@@ -150,12 +152,12 @@ def _parse_times(texts: pa.StringArray) -> pa.TimestampArray:
     """The times in UTC. Raises `ArrowInvalid` for a time without a zone."""
     _refuse_missing(texts, "LastModified")
     try:
-        return texts.cast(LISTED.field("modified").type)
+        return texts.cast(LISTED_OBJECTS.field("modified").type)
     except pa.ArrowInvalid:  # finer than a microsecond, or another ISO 8601 format
         times = [datetime.fromisoformat(text) for text in texts.to_pylist()]
         if any(time.tzinfo is None for time in times):
             raise
-        return pa.array(times, LISTED.field("modified").type)
+        return pa.array(times, LISTED_OBJECTS.field("modified").type)
 
 
 def _refuse_missing(texts: pa.StringArray, what: str) -> None:
