@@ -2,8 +2,8 @@
 reads, writes or starts a job.
 
 Every set is a subset of the approved one. A sweep's own files can only exclude keys, never add any. `receipts` are
-those of any number of rounds (RECEIPTS with `round`): for each address, those of the last round count. Each table has
-all rows of its addresses.
+those of any number of rounds (RECEIPTS with `round`): for each address, those of the last round count. If a table has a
+row for an address, it has all rows for that address.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ def reported(approved: pa.Table, receipts: pa.Table, undone: pa.Table) -> pa.Tab
 
     `undone` has later receipts of quarantined objects.
     """
-    since = with_outcome(undone, Outcome.RESTORED, Outcome.PURGED).select(RECEIPTS.names)
-    before = without_addresses_in(latest(receipts).select(RECEIPTS.names), since)
-    return with_addresses_in(pa.concat_tables([before, since]), approved).sort_by("address")
+    later = with_outcome(undone, Outcome.RESTORED, Outcome.PURGED).select(RECEIPTS.names)
+    earlier = without_addresses_in(latest(receipts).select(RECEIPTS.names), later)
+    return with_addresses_in(pa.concat_tables([earlier, later]), approved).sort_by("address")
 
 
 def removed(approved: pa.Table, receipts: pa.Table, undone: pa.Table) -> pa.Table:

@@ -40,7 +40,7 @@ def preflight_problems(lakefs: LakeFS, repositories: Sequence[Repository]) -> di
     done, _ = wait(checks, timeout=PREFLIGHT_TIMEOUT_S)
     executor.shutdown(wait=False, cancel_futures=True)
     results = {checks[check]: check.result() for check in done}
-    return {name: sentence for name, sentence in results.items() if sentence is not None}
+    return {name: problem for name, problem in results.items() if problem is not None}
 
 
 def preflight_problem(lakefs: LakeFS, repository: Repository) -> str | None:
@@ -58,24 +58,23 @@ def preflight_problem(lakefs: LakeFS, repository: Repository) -> str | None:
     return None
 
 
-def reported_before(instance: dg.DagsterInstance, schedule: str, repository: str, sentence: str) -> bool:
+def was_reported(instance: dg.DagsterInstance, schedule: str, repository: str, problem: str) -> bool:
     """Whether the schedule's newest run of the repository is tagged with this problem and hasn't succeeded."""
     tags = {"dagster/schedule_name": schedule, REPOSITORY_TAG: repository}
     newest = instance.get_run_records(dg.RunsFilter(tags=tags), limit=1)
     return any(
-        record.dagster_run.tags.get(PREFLIGHT_TAG) == sentence and not record.dagster_run.is_success
-        for record in newest
+        record.dagster_run.tags.get(PREFLIGHT_TAG) == problem and not record.dagster_run.is_success for record in newest
     )
 
 
 _SCHEDULE = "mark_repositories"
 
 
-def requests_for_due(
+def requests_for_due_repositories(
     context: dg.ScheduleEvaluationContext, lakefs: LakeFSResource
 ) -> list[dg.RunRequest] | dg.SkipReason:
-    """Requests to mark every selected repository whose cron schedule has this time, except those whose newest run
-    already reported the same problem; if there are none, the reason why. Adds the partitions of the requested marks to
+    """Requests to mark every selected repository that is due at this time, except those whose newest run already
+    reported the same problem; if there are none, the reason why. Adds the partitions of the requested marks to
     Dagster.
 
     The mark id is the scheduled time, so that a repeated tick requests the same runs.
@@ -90,7 +89,7 @@ def requests_for_due(
     if not repositories:
         return dg.SkipReason(f"No repository is scheduled for {time:%Y-%m-%d %H:%M} UTC.")
     problems = preflight_problems(client, repositories)
-    reported = {name for name, what in problems.items() if reported_before(context.instance, _SCHEDULE, name, what)}
+    reported = {name for name, problem in problems.items() if was_reported(context.instance, _SCHEDULE, name, problem)}
     mark_id = default_mark_id(time)
     requests = [
         mark_request(
@@ -113,7 +112,7 @@ def requests_for_due(
 
 
 def is_due(repository: str, time: datetime) -> bool:
-    """Whether the cron schedule of a repository has this time. Raises `WrongUsage` for invalid settings."""
+    """Whether the cron schedule of a repository includes this time. Raises `WrongUsage` for invalid settings."""
     cron = Settings.load(os.environ, home_folder(), repository=repository).mark_cron
     minute = time.astimezone(UTC).replace(second=0, microsecond=0)
     return next(CronSim(cron, minute - timedelta(minutes=1)), None) == minute
@@ -131,7 +130,7 @@ def configured_crons(environ: Mapping[str, str]) -> list[str]:
 
 def make_schedule(crons: Sequence[str]) -> dg.ScheduleDefinition:
     """The schedule with all these cron expressions, in UTC. Raises `WrongUsage` if one is invalid."""
-    make = dg.schedule(
+    decorate = dg.schedule(
         list(crons),
         name=_SCHEDULE,
         job=mark_job,
@@ -147,7 +146,7 @@ missing, has one failed run that says why, and is then skipped until the problem
 delay the others.""",
     )
     try:
-        return make(requests_for_due)
+        return decorate(requests_for_due_repositories)
     except dg.DagsterInvalidDefinitionError:
         raise WrongUsage(
             f"LAKEGC_MARK_CRON is '{', '.join(crons)}': expected a cron schedule in UTC, such as 0 3 * * *"

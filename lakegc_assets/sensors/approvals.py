@@ -19,7 +19,7 @@ APPROVAL_TAG = "lakegc/approval"
 APPROVALS_PER_TICK = 20
 
 
-def has_backup(repository: str) -> bool:
+def requires_backup(repository: str) -> bool:
     """Whether a backup of a repository's expired objects has to be made before they are swept."""
     return Settings.load(os.environ, home_folder(), repository=repository).backup_to is not None
 
@@ -51,7 +51,7 @@ def approved_sweeps(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg
             continue
         try:
             partition = Partition.parse(key)
-            job = backup_and_sweep_job if has_backup(partition.repository) else sweep_job
+            job = backup_and_sweep_job if requires_backup(partition.repository) else sweep_job
         except LakegcError as error:
             ignored.append(str(error))
             continue

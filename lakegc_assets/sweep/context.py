@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 VERIFICATION_AGE = timedelta(minutes=30)
-HEADS_EVERY = timedelta(seconds=3)
+HEAD_CHECK_INTERVAL = timedelta(seconds=3)
 RESCUED = pa.schema(
     [
         pa.field("address", pa.string(), nullable=False),
@@ -54,15 +54,15 @@ class SweepLimits:
 
     `verification_age` is the maximum age of the re-verification that a delete relies on (invariant 1). `rate` is the
     maximum number of keys per second over all tasks; None means no limit. The limits in `marking` also apply to
-    re-verifications. `quarantine` moves objects to quarantine instead of deleting them. `heads_every` is the
-    interval at which branch heads are listed while a round deletes.
+    re-verifications. With `quarantine`, objects are moved to quarantine instead of being deleted. Branch heads are
+    listed every `head_check_interval` while a round deletes.
     """
 
     marking: Limits
     verification_age: timedelta = VERIFICATION_AGE
     rate: float | None = None
     quarantine: bool = False
-    heads_every: timedelta = HEADS_EVERY
+    head_check_interval: timedelta = HEAD_CHECK_INTERVAL
     backup_to: str | None = None
     """The location that must contain a complete backup of this very set; None if no backup is required."""
 
@@ -77,7 +77,7 @@ class ForeignMark:
 
 @dataclass(slots=True)
 class SweepRun:
-    """A running sweep, under its lease."""
+    """A running sweep, under its lease. `by` is the user and machine that run it."""
 
     partition: Partition
     target: Target

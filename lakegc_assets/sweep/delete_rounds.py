@@ -114,7 +114,7 @@ def no_progress_error(run: SweepRun, objects: int, until: datetime, failure: str
     if (now := run.store.now()) >= until:
         return too_old_error(run, now - until + run.limits.verification_age)
     return LakegcError(
-        f"a whole round over {plural(objects, 'pending object')} of mark {run.mark.record.mark_id} processed nothing. "
+        f"a whole round over {plural(objects, 'pending object')} of mark {run.mark.record.mark_id} processed none. "
         + (f"The last check for new commits failed: {failure.rstrip('.')}. " if failure else "")
         + "Check the store and the clocks, and run the same command again."
     )
@@ -155,8 +155,8 @@ def rescued_input(run: SweepRun, verification: Reverification) -> Input:
     return Input.whole(KEPT, run.place, [verification.rescued], RESCUED)
 
 
-def write_rescued(run: SweepRun, verification: Reverification, pending: Grouped) -> None:
-    """Write a receipt for each of these rows of PENDING that the re-verification rescued.
+def write_receipts_of_rescued(run: SweepRun, verification: Reverification, pending: Grouped) -> None:
+    """Write a receipt for each pending object (PENDING) that the re-verification rescued.
 
     An interrupted attempt may have deleted or quarantined an object before it became live. Such an object is recorded
     as deleted or quarantined, so that the closing re-verification reports it and an undo restores it.
@@ -197,7 +197,7 @@ def run_round(
     heads: HeadWatch | None = None,
 ) -> Tally:  # fmt: skip
     """Delete, quarantine, restore or purge the objects of these rows (PENDING): in Spark tasks, or on the driver if
-    they are few. Returns the totals of this round. `number` is the number of the round, `objects` that of the rows.
+    they are few. Returns the totals of this round. `number` is the round's number, `objects` the number of rows.
 
     A round ends early at `until` (store's clock), when the lease is lost, or when `heads` finds that too much has
     become live; some rows then have no receipt yet. An action that removes objects needs `heads`. Raises if the lease
@@ -217,7 +217,7 @@ def run_round(
         mark_id=run.mark.record.mark_id,
         permit_secret=secret,
         action=action,
-        permit_every_s=run.limits.heads_every.total_seconds(),
+        permit_interval_s=run.limits.head_check_interval.total_seconds(),
         max_rate=None if run.limits.rate is None else run.limits.rate / tasks,
         ramp=None if run.store.capabilities.ramp is None else run.store.capabilities.ramp / tasks,
     )
@@ -246,8 +246,8 @@ def in_key_order(rows: Rows, tasks: int) -> Rows:
     if isinstance(rows, Tasks):
         table = rows.table.select(PENDING.names)
         return tasks_from_rows(rows.spark, table, batch_size=max(1, -(-len(table) // tasks)), order_by=order)
-    spread = rows.repartitionByRange(tasks, *order) if tasks > 1 else rows.coalesce(1)
-    return spread.select(*PENDING.names).sortWithinPartitions(*order)
+    partitioned = rows.repartitionByRange(tasks, *order) if tasks > 1 else rows.coalesce(1)
+    return partitioned.select(*PENDING.names).sortWithinPartitions(*order)
 
 
 def delete_check(run: SweepRun) -> Callable[[pa.Table, pa.Table], DeleteCheck]:

@@ -20,7 +20,7 @@ from spark_resources.model import PENDING, RECEIPTS, Outcome
 from spark_resources.spark.tasks import Rows, Tasks, first_rows
 from spark_resources.stores.permissions import MISSING_PERMISSIONS, delete_permission, identity
 
-LOOKED_UP = 100  # objects; the first one that is unchanged since the mark is deleted
+MAX_LOOKED_UP = 100  # objects; the first one that is unchanged since the mark is deleted
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +36,11 @@ def delete_first(
     run: SweepRun, garbage: Rows, action: Action, verification: Reverification, heads: HeadWatch
 ) -> FirstDelete:
     """Delete or quarantine the first of these objects (columns of PENDING) that is unchanged since the mark, if there
-    is one among the first LOOKED_UP. Raises `Forbidden` if the store reports missing permissions.
+    is one among the first MAX_LOOKED_UP. Raises `Forbidden` if the store reports missing permissions.
 
     The object gets a receipt like any other, so if it fails, running the command again retries it.
     """
-    rows = first_rows(garbage, ["slice", "address"], LOOKED_UP).select(PENDING.names).cast(PENDING)
+    rows = first_rows(garbage, ["slice", "address"], MAX_LOOKED_UP).select(PENDING.names).cast(PENDING)
     unchanged = delete_check(run)(rows, Lookup(run.store).look_up(rows)).unchanged.slice(0, 1)
     if not len(unchanged):
         return FirstDelete()

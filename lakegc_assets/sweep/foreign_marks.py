@@ -1,4 +1,4 @@
-"""Prepare foreign marks (of the reference collector) for a sweep, from a listing of the objects that exist today.
+"""Prepare foreign marks (of the reference collector) for a sweep, using a listing of the objects that exist today.
 
 A foreign mark records addresses only. lakegc writes its own mark record, `theirs/mark.json` in its own folder for
 that mark id, with the current listing and the state of the sweep. It is unknown which ranges the foreign mark read, so
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def begin(target: Target, foreign: ReferenceMark, approval: Approval) -> Mark:
-    """The record for a sweep of an approved foreign mark: a new one, or the one that an interrupted sweep left.
+def begin_sweep_record(target: Target, foreign: ReferenceMark, approval: Approval) -> Mark:
+    """Begin the record for a sweep of an approved foreign mark, or open the one that an interrupted sweep left.
     Raises `Refused` if the mark's files have changed since its approval."""
     files = foreign_files(target, foreign)
     if files.digest != approval.digest:
@@ -59,7 +59,7 @@ def begin(target: Target, foreign: ReferenceMark, approval: Approval) -> Mark:
         known,
         state=MarkState.MARKING,
         start=store.now(),
-        cutoff=min(cutoff_of(store, foreign), approval.when),  # the files could have been rewritten since
+        cutoff=min(cutoff_of(store, foreign), approval.when),  # files may have changed since the approval
         finished=None,
         previous=None,
     )
@@ -78,9 +78,9 @@ def record_stored_objects(run: SweepRun, foreign: ForeignMark) -> None:
 
 
 def refuse_revoked(place: Place, approval: Approval) -> None:
-    """Raise `Refused` if this approval of a foreign mark was revoked or replaced since it was read. A revoke and the
-    beginning of a sweep write different files, so a sweep calls this before it begins, afterwards, and when it
-    resumes."""
+    """Raise `Refused` if this approval of a foreign mark has been revoked or replaced since it was read. A revoke
+    and the beginning of a sweep write different files, so a sweep calls this before it begins, afterwards, and when
+    it resumes."""
     current = read_approval(place, approval.mark_id)
     if current != approval or current.ended is not None:
         ended = None if current is None else current.ended
@@ -132,7 +132,7 @@ def with_stored_attributes(run: SweepRun, addresses: DataFrame) -> DataFrame:
     )
 
 
-def mark_approval_used(place: Place, approval: Approval, *, who: str, now: datetime) -> None:
+def record_approval_used(place: Place, approval: Approval, *, who: str, now: datetime) -> None:
     """Record in an approval that the mark was swept, so that the approval is no longer valid."""
     replacing = read_untrusted_approval(place, approval.mark_id)
     ended = ApprovalEnd(how="swept", who=who, when=now.isoformat())

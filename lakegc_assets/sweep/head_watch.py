@@ -48,9 +48,9 @@ def verified_ranges_and_commits(run: MarkRun) -> Verified:
     commits = {row["commit_id"] for row in verdicts if row["retained"]}
     commits |= {row["commit_id"] for row in run.rows(ASSET, HEADS, HEADS_PART)}
     manifest = all_rows(run.place, run.mark.dataset(COMMITTED, RANGES_PART), RANGE_REFS)
-    read = pa.array([row["range_id"] for row in manifest], pa.string())
-    before = pa.array([], pa.string()) if run.trusted_ranges is None else run.trusted_ranges
-    return Verified(frozenset(commits), pa.concat_arrays([read, before]), run)
+    range_ids = pa.array([row["range_id"] for row in manifest], pa.string())
+    trusted = pa.array([], pa.string()) if run.trusted_ranges is None else run.trusted_ranges
+    return Verified(frozenset(commits), pa.concat_arrays([range_ids, trusted]), run)
 
 
 @dataclass(slots=True)
@@ -69,7 +69,7 @@ class HeadWatch:
     place: Place
     lakefs: LakeFS
     ranges: pa.Array
-    every: timedelta
+    interval: timedelta
     log_message: LogMessage
     newly_retained: NewlyRetained | None = None
     others: OtherHeads | None = None
@@ -78,7 +78,7 @@ class HeadWatch:
     moved: bool = False
     _permit: PermitIssuer | None = None
     _became_live: list[pa.Array] = field(default_factory=list)
-    _entries: int = 0
+    _entries: int = 0  # in the ranges read so far
     _dump_due_at: float = 0.0
     _dump_failure: str = ""
     _dumped_is_kept: bool = True  # whether the objects of all commits in the last dump are kept
@@ -95,7 +95,7 @@ class HeadWatch:
             run.place,
             run.lakefs,
             verified.ranges,
-            run.limits.heads_every,
+            run.limits.head_check_interval,
             run.log_message,
             None if inner is None else NewlyRetained.of(inner, verified.commits),
             None if inner is None else OtherHeads.of(inner),
@@ -150,10 +150,10 @@ class HeadWatch:
             self._list_heads()
             self._refuse_if_late()
             # under the lock, so that no dump has paused the permit since the check
-            self.permit.give(started_at + permit_duration(self.every))
+            self.permit.grant(started_at + permit_duration(self.interval))
 
     def _refuse_if_late(self) -> None:
-        """Raise `Unavailable` if the other threads have had no result for too long to delete anything more."""
+        """Raise `Unavailable` if the other threads have gone too long without a result for deletes to continue."""
         if not self._dumped_is_kept:
             raise Unavailable(
                 f"the objects of new commits of {self.repository} could not be read yet. {self._dump_failure}".strip()
@@ -202,7 +202,7 @@ class HeadWatch:
         started = boottime_s()
         with self._stopping_if_too_much():
             self.others.check_next(self._keep_referenced)
-            pause = self.every.total_seconds()
+            pause = self.interval.total_seconds()
             self._others_delay.succeeded(started - pause, boottime_s(), cycle_is_over=not self.others.has_waiting)
             self._others_failure = ""
 
@@ -213,7 +213,7 @@ class HeadWatch:
             self.log_message("other repositories have new tables: objects here that these tables refer to are kept")
 
     def _watch(self, check: Callable[[], None], record_failure: Callable[[str], None]) -> None:
-        while not self._ended.wait(self.every.total_seconds()):
+        while not self._ended.wait(self.interval.total_seconds()):
             try:
                 check()
                 record_failure("")

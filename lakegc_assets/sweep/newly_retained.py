@@ -3,8 +3,8 @@
 A new branch retains more than its head: the rule also retains the parents on its main line whose children are young. So
 the rule is applied again, with the current branches, to the commit graph that the re-verification read and to the
 commits made since the re-verification. A branch that only moved forward on its main line newly retains only its new
-commits, because the rest of its line was already decided on. Deleting a branch can retain more commits, because the
-default rule then applies to them.
+commits, because the rule was already applied to the rest of its line. Deleting a branch can retain more commits,
+because the default rule then applies to them.
 
 Commits that no branch reaches, such as those of a branch that was squashed into another one and deleted, appear in no
 listing of branches, only in a dump of all commits.
@@ -38,15 +38,15 @@ class NewlyRetained:
     """Finds the commits that are newly retained, listing by listing.
 
     `run` is the finished re-verification, `retained` are the commits that it retained and those found since, and
-    `branches` are the heads that were last decided on.
+    `branches` are the heads to which the rule was last applied. `graph` has all known commits by id.
     """
 
     run: MarkRun
     retained: set[str]
     graph: Graph
     branches: Mapping[str, str]
-    _since: set[str] = field(default_factory=set)  # commits made since the re-verification
-    _decided: set[str] = field(default_factory=set)  # the part of `_since` that the rule has decided on
+    _new_commits: set[str] = field(default_factory=set)  # commits made since the re-verification
+    _decided: set[str] = field(default_factory=set)  # those of `_new_commits` to which the rule was applied
 
     @classmethod
     def of(cls, run: MarkRun, retained: Iterable[str]) -> NewlyRetained:
@@ -72,20 +72,20 @@ class NewlyRetained:
             return set()
         heads = {branches[branch] for branch in changed if branch in branches}
         self._read_unknown(changed, heads)
-        newly_retained = heads | self._since
+        newly_retained = heads | self._new_commits
         if not self._only_moved_forward(changed, branches):
             newly_retained |= self._retained_by(branches)
         return self._checked(newly_retained - self.retained, branches_in_words(changed))
 
     def commits_of(self, dumped: Graph) -> set[str]:
-        """The commits that are newly retained according to a dump of all commits, with the branches last decided on.
+        """The commits that are newly retained according to a dump of all commits and the branches last recorded.
         Adds the new commits of the dump to the graph. Raises `TooMuchChanged` if too many are newly retained."""
         new = dumped.keys() - self.graph.keys()
         self.graph |= {commit_id: dumped[commit_id] for commit_id in new}
-        self._since |= new
-        if self._since <= self._decided:
+        self._new_commits |= new
+        if self._new_commits <= self._decided:
             return set()
-        return self._checked((self._since | self._retained_by(self.branches)) - self.retained, "new commits")
+        return self._checked((self._new_commits | self._retained_by(self.branches)) - self.retained, "new commits")
 
     def _checked(self, commits: set[str], what: str) -> set[str]:
         if len(commits) > MAX_COMMITS:
@@ -93,11 +93,11 @@ class NewlyRetained:
         return commits
 
     def add(self, branches: Mapping[str, str], commits: Iterable[str]) -> None:
-        """Record these branches as decided on and these commits as retained, once the objects that they reach are
-        kept."""
+        """Record that the rule was applied to these branches and that these commits are retained. To be called once
+        the objects that the commits reach are kept."""
         self.branches = branches
         self.retained |= set(commits)
-        self._decided |= self._since
+        self._decided |= self._new_commits
 
     def _read_unknown(self, changed: Sequence[str], heads: Iterable[str]) -> None:
         """Read the commits that these heads reach and that have not been read yet; they count as retained."""
@@ -110,7 +110,7 @@ class NewlyRetained:
                     "deleting"
                 )
         self.graph |= graph
-        self._since |= graph.keys()
+        self._new_commits |= graph.keys()
 
     def _only_moved_forward(self, changed: Sequence[str], branches: Mapping[str, str]) -> bool:
         """Whether these branches can't newly retain older commits: each moved forward on its main line by new
@@ -122,12 +122,12 @@ class NewlyRetained:
                 if rules is not None and rules.days(branch) < rules.default_days:
                     return False
                 continue
-            while commit_id in self._since and commit_id != old_head:
+            while commit_id in self._new_commits and commit_id != old_head:
                 forward.add(commit_id)
                 commit_id = self.graph[commit_id].main_parent
             if commit_id is None or commit_id != old_head:
                 return False
-        return self._since - self._decided <= forward
+        return self._new_commits - self._decided <= forward
 
     def _retained_by(self, branches: Mapping[str, str]) -> set[str]:
         run = self.run

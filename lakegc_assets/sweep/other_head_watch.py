@@ -72,7 +72,7 @@ class OtherHeads:
 
     run: MarkRun
     known: set[tuple[str, str]]
-    _found: KeysByTable = field(default_factory=dict)
+    _keys_by_table: KeysByTable = field(default_factory=dict)
     _places: dict[str, Place] = field(default_factory=dict)
     _waiting: list[str] = field(default_factory=list)
     _listed_at: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -112,7 +112,7 @@ class OtherHeads:
             heads = {(repository, head) for repository, _, head in branch_heads(self.run, turn, unread)}
             due = self._due(heads, started)
             new_keys = self._read(due, unread)
-            self._found |= new_keys
+            self._keys_by_table |= new_keys
             if new_keys:
                 keep(pc.unique(pa.concat_arrays([*new_keys.values()])))
             for repository in sorted(unreleased(self.run, unread)):
@@ -147,16 +147,18 @@ class OtherHeads:
         """The keys in this namespace by table, read from those tables of these repositories that neither the
         re-verification nor an earlier check read."""
         keys_by_table: KeysByTable = {}
-        placed = tables_of(
+        tables = tables_of(
             self.run,
             OtherRepositories({repository: self._places[repository] for repository in repositories}, unread=unread),
         )
         if (listed := self.run.other_repositories.tables) is not None:
-            placed = placed.filter(pc.invert(pc.is_in(placed["table_id"], value_set=listed)))
+            tables = tables.filter(pc.invert(pc.is_in(tables["table_id"], value_set=listed)))
         unread_before = unread_repositories_in(self.run.mark.record)
-        for repository in pc.unique(placed["repository"]).to_pylist():
-            ids = placed.filter(pc.equal(placed["repository"], repository))["table_id"].to_pylist()
-            new = [table_id for table_id in ids if table_id not in self._found and table_id not in keys_by_table]
+        for repository in pc.unique(tables["repository"]).to_pylist():
+            ids = tables.filter(pc.equal(tables["repository"], repository))["table_id"].to_pylist()
+            new = [
+                table_id for table_id in ids if table_id not in self._keys_by_table and table_id not in keys_by_table
+            ]
             try:
                 self._read_tables(repository, new, keys_by_table, unread)
             except TooMuchChanged as error:

@@ -20,7 +20,7 @@ from lakegc_assets.mark.preconditions import refuse_another_repository
 from lakegc_assets.progress import LogMessage, logged_and_published
 from lakegc_assets.resources import MarksResource
 from lakegc_assets.sweep.context import ForeignMark, SweepLimits, SweepRun
-from lakegc_assets.sweep.foreign_marks import begin, refuse_revoked
+from lakegc_assets.sweep.foreign_marks import begin_sweep_record, refuse_revoked
 from spark_resources.errors import Refused, WrongUsage
 from spark_resources.mark_store.approval import Approval, read_approval
 from spark_resources.mark_store.foreign_expired_set import reference_mark
@@ -60,7 +60,7 @@ def open_sweep(marks: MarksResource, partition_key: str, options: SweepOptions, 
     else:
         foreign = approved_foreign(target, partition)
         lease = marks.ensure_lease(partition, target, marks.settings(partition.repository))
-        mark = begin(target, foreign.mark, foreign.approval)
+        mark = begin_sweep_record(target, foreign.mark, foreign.approval)
     return sweep_run(marks, partition, target, mark, lease, options, log_message, foreign)
 
 
@@ -84,7 +84,7 @@ def open_swept(marks: MarksResource, partition_key: str, options: SweepOptions, 
     if mark.record.state not in (MarkState.SWEPT, *BEGUN_STATES):
         raise WrongUsage(
             f"mark {mark.record.mark_id} of {mark.record.repository} is {mark.record.state}: it has no objects in "
-            "quarantine."
+            "quarantine. 'lakegc status' lists the marks."
         )
     if foreign is None:
         verify_recorded_files(target, mark.record)

@@ -22,19 +22,19 @@ from spark_resources.stores.place import Place
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """How many objects a sweep quarantined, and how many were restored or purged since."""
+    """How many objects a sweep quarantined, and how many have been restored or purged since."""
 
     quarantined: int
     restored: int = 0
     purged: int = 0
 
     @classmethod
-    def of(cls, report: Report, since: Mapping[str, int]) -> Quarantine:
-        """Count from a sweep's report and the latest outcomes of undo and purge (`since`).
+    def of(cls, report: Report, later: Mapping[str, int]) -> Quarantine:
+        """Count from a sweep's report and the latest outcomes of undo and purge (`later`).
 
         A report that was written again after an undo or purge includes their outcomes."""
         kinds = (Outcome.QUARANTINED, Outcome.RESTORED, Outcome.PURGED)
-        restored, purged = (max(since.get(kind.value, 0), report.objects.get(kind.value, 0)) for kind in kinds[1:])
+        restored, purged = (max(later.get(kind.value, 0), report.objects.get(kind.value, 0)) for kind in kinds[1:])
         return cls(sum(report.objects.get(kind.value, 0) for kind in kinds), restored, purged)
 
     @property
@@ -71,24 +71,24 @@ def _key(mark_id: str) -> str:
     return f"{mark_folder(mark_id)}{QUARANTINE_NAME}"
 
 
-def write_quarantine(run: SweepRun) -> None:
-    """Write how many quarantined objects were restored and purged so far."""
+def write_quarantine_counts(run: SweepRun) -> None:
+    """Write how many quarantined objects have been restored or purged so far."""
 
-    def counted(rows: GroupedRows, report: TaskReport) -> pa.Table:
+    def count_outcomes(rows: GroupedRows, report: TaskReport) -> pa.Table:
         for entry in sweep_outcomes.latest(rows[UNDONE])["outcome"].value_counts().to_pylist():
             report.count_for(entry["values"], objects=entry["counts"])
         return ADDRESSES.empty_table()
 
-    counts = co_group(run.spark, [run.outcomes(UNDONE, run.undone)], counted, ADDRESSES, run.persist)
-    since = QuarantineCounts(dict(counts.report.by_key["objects"]))
-    run.place.records().write(_key(run.mark.record.mark_id), since.to_json())
+    counts = co_group(run.spark, [run.outcomes(UNDONE, run.undone)], count_outcomes, ADDRESSES, run.persist)
+    later = QuarantineCounts(dict(counts.report.by_key["objects"]))
+    run.place.records().write(_key(run.mark.record.mark_id), later.to_json())
 
 
 def read_quarantine(place: Place, report: Report) -> Quarantine:
     """The counts of a sweep's quarantined objects. Raises `DamagedData` for a file that can't be read."""
     key = _key(report.mark_id)
     try:
-        since = QuarantineCounts.from_json(place.records().read(key), f"{place.store().where}/{key}")
+        later = QuarantineCounts.from_json(place.records().read(key), f"{place.store().where}/{key}")
     except NotFound:
         return Quarantine.of(report, {})
-    return Quarantine.of(report, since.objects)
+    return Quarantine.of(report, later.objects)

@@ -100,8 +100,8 @@ class Report(Record):
         approved = plural(self.approved, "object")
         text = f"mark {self.mark_id} of {self.repository}, {approved} approved: {counts}"
         if failed := self.objects.get(Outcome.FAILED.value):
-            again = f"lakegc sweep {self.repository} {self.mark_id}{' --quarantine' if self.quarantine else ''}"
-            text += f". {failed:,} could not be deleted; the report has the store's responses. To retry: {again}"
+            retry = f"lakegc sweep {self.repository} {self.mark_id}{' --quarantine' if self.quarantine else ''}"
+            text += f". {failed:,} could not be deleted; the report has the store's responses. To retry: {retry}"
         if self.late_objects:
             text += (
                 f". {plural(self.late_objects, 'object')} became live while being deleted, and "
@@ -193,7 +193,7 @@ def write_report(
                 invariant=10,
             )
         late = run.read(closing.rescued, RESCUED) if closing and closing.rescued.rows else None
-        named = first_rows(late, ["address"], MAX_NAMED)["address"].to_pylist() if late is not None else []
+        late_addresses = first_rows(late, ["address"], MAX_NAMED)["address"].to_pylist() if late is not None else []
         refusals = most_frequent_failures(run.read(dataset, RECEIPTS)) if objects[Outcome.FAILED.value] else ()
     record = run.mark.record
     report = Report(
@@ -210,7 +210,7 @@ def write_report(
         requests=tally.requests,
         attempts=tally.attempts,
         verifications=tuple(verification.started_at for verification in tally.reverifications),
-        late=tuple(named),
+        late=tuple(late_addresses),
         late_objects=closing.rescued.rows if closing else 0,
         quarantine=run.limits.quarantine,
         taken=sum(tally.objects[outcome.value] for outcome in (Outcome.DELETED, Outcome.QUARANTINED)),

@@ -35,7 +35,7 @@ def required_backup(run: SweepRun) -> tuple[Place, Backup] | None:
     )  # fmt: skip
 
 
-def in_backup(run: SweepRun, approved: Input, backup: tuple[Place, Backup]) -> Input:
+def backed_up_objects(run: SweepRun, approved: Input, backup: tuple[Place, Backup]) -> Input:
     """The pending approved objects (APPROVED) that the backup contains now, with the same size and checksum.
 
     Each other object gets a receipt with the reason why it isn't deleted; the next sweep compares it again.

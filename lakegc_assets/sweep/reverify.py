@@ -47,16 +47,16 @@ MAX_TRIES = 3
 
 
 def reverify(run: SweepRun, candidates: Grouped) -> Reverification:
-    """Which of the candidates (CANDIDATES) are live, by rules and holds that don't change while it runs.
+    """Determine which candidates (CANDIDATES) are live, by rules and holds that don't change while it runs.
 
     Raises `Refused` if that can't be determined, for example because of a damaged table, or if rules or holds keep
     changing.
     """
-    for last in (*[False] * (MAX_TRIES - 1), True):
+    for is_last_try in (*[False] * (MAX_TRIES - 1), True):
         try:
             return reverify_once(run, candidates, run.next_number())
         except Refused as error:
-            if error.invariant != 7 or last:
+            if error.invariant != 7 or is_last_try:
                 raise
             run.log_message("rules or holds changed during the re-verification: restarting it")
     raise AssertionError("unreachable: the last try raises or returns")
@@ -144,5 +144,5 @@ def write_rescued(run: MarkRun, notes: StepNotes, candidates: Grouped) -> Datase
 
 
 def with_sizes(candidates: pa.Table) -> pa.Table:
-    """The addresses and sizes of candidates; those absent from the mark's listing count as empty."""
+    """The addresses and sizes of candidates; those absent from the mark's listing get size 0."""
     return pa.table([candidates["address"], pc.fill_null(candidates["size"], 0)], CANDIDATES.names)

@@ -12,7 +12,7 @@ from lakegc_assets.sweep.delete_rounds import (
     refuse_rounds_without_progress,
     run_round,
     still_garbage,
-    write_rescued,
+    write_receipts_of_rescued,
 )
 from lakegc_assets.sweep.first_delete import delete_first
 from lakegc_assets.sweep.head_watch import HeadWatch
@@ -39,7 +39,7 @@ def run_rounds(run: SweepRun, approved: Input) -> Tally:
                 return tally
             verification = reverify(run, pending)
             tally.reverifications.append(verification)
-            write_rescued(run, verification, pending)
+            write_receipts_of_rescued(run, verification, pending)
             grouped = still_garbage(run, pending, verification, persist)
             garbage, objects = grouped.rows, grouped.count
             if objects:

@@ -2,7 +2,7 @@
 
 The order of effects, and the state that a crash right after each leaves:
 
-1. one of lakegc's own keys is written, deleted   nothing (a required backup is read before that)
+1. a key of lakegc's own is written and deleted   nothing (a required backup is read before that)
 2. the mark becomes `sweeping`                    the same command resumes; the approval is used up
 3. the reference's summary is removed             the same; the reference collector can't sweep this mark any more
    objects missing in the backup are recorded     the same; they are compared again
@@ -21,9 +21,9 @@ import pyarrow as pa
 from lakegc_assets.mark.keep_facts import OBJECTS
 from lakegc_assets.rules import sweep_outcomes
 from lakegc_assets.sweep.context import SWEEP_RECEIPTS, UNDONE, Reverification, SweepRun
-from lakegc_assets.sweep.foreign_marks import mark_approval_used, record_stored_objects, refuse_revoked
+from lakegc_assets.sweep.foreign_marks import record_approval_used, record_stored_objects, refuse_revoked
 from lakegc_assets.sweep.report import Report, write_report
-from lakegc_assets.sweep.require_backup import in_backup, required_backup
+from lakegc_assets.sweep.require_backup import backed_up_objects, required_backup
 from lakegc_assets.sweep.reverify import CANDIDATES, reverify
 from lakegc_assets.sweep.round_loop import run_rounds
 from spark_resources.errors import Forbidden, Unavailable, capitalized
@@ -50,12 +50,12 @@ def sweep(run: SweepRun) -> Report:
     withdraw_reference_summary(run.place, run.mark.record.mark_id)
     approved = run.approved()
     with run.persist, errors_from_executors():
-        tally = run_rounds(run, approved if backup is None else in_backup(run, approved, backup))
+        tally = run_rounds(run, approved if backup is None else backed_up_objects(run, approved, backup))
         closing = closing_reverification(run, approved)
         report = write_report(run, approved, tally, closing, started_at)
     run.mark.move_to(MarkState.SWEPT if report.success else MarkState.SWEPT_WITH_FAILURES)
     if run.foreign is not None and report.success:
-        mark_approval_used(run.place, run.foreign.approval, who=run.by, now=run.store.now())
+        record_approval_used(run.place, run.foreign.approval, who=run.by, now=run.store.now())
     return report
 
 
@@ -77,7 +77,7 @@ def check_permissions(run: SweepRun) -> None:
 
 def closing_reverification(run: SweepRun, approved: Input) -> Reverification | None:
     """Re-verify the objects that were deleted or quarantined and not restored, to find those that became live in the
-    meantime; None if there are none."""
+    meantime; None if there are no such objects."""
 
     def removed(rows: GroupedRows) -> pa.Table:
         return sweep_outcomes.removed(rows[OBJECTS], rows[SWEEP_RECEIPTS], rows[UNDONE])

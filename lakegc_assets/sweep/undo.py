@@ -24,7 +24,7 @@ from lakegc_assets.sweep.delete_rounds import (
     still_garbage,
 )
 from lakegc_assets.sweep.head_watch import HeadWatch
-from lakegc_assets.sweep.quarantine import write_quarantine
+from lakegc_assets.sweep.quarantine import write_quarantine_counts
 from lakegc_assets.sweep.report import read_report
 from lakegc_assets.sweep.reverify import reverify
 from spark_resources.deleting.quarantine import key_in_quarantine, stat_or_none
@@ -59,9 +59,9 @@ def undo(run: SweepRun) -> Tally:
             with Persisted() as persist:
                 quarantined = quarantined_objects(run, since, persist)
                 if not quarantined.count:
-                    write_quarantine(run)
+                    write_quarantine_counts(run)
                     return tally
-                write_begun(run)
+                record_restore_begun(run)
                 until = run.store.now() + RESTORE_TIME
                 tally.add(
                     run_round(
@@ -78,7 +78,7 @@ def purge(run: SweepRun) -> Tally:
     """
     with run.persist, errors_from_executors():
         tally = purge_objects(run, purgeable_objects, run.undone)
-        write_quarantine(run)
+        write_quarantine_counts(run)
         freed = purge_objects(run, stray_copies, run.freed)
     failed = freed.objects.pop(Outcome.FAILED.value, 0)
     tally.objects.update({Outcome.FAILED.value: failed, STRAY_COPIES: freed.total})
@@ -97,7 +97,7 @@ def purge_objects(run: SweepRun, objects_since: ObjectsSince, receipts: Receipts
             verification = reverify(run, objects)
             tally.reverifications.append(verification)
             if verification.rescued.rows:
-                write_begun(run)
+                record_restore_begun(run)
                 live = rescued_objects(run, objects, verification, persist)
                 until = run.store.now() + RESTORE_TIME
                 tally.add(run_round(run, live.rows, Action.RESTORE, receipts, run.next_number(), until, live.count))
@@ -175,7 +175,7 @@ def purgeable_objects(run: SweepRun, since: int, persist: Persisted) -> Grouped:
     )
 
 
-def write_begun(run: SweepRun) -> None:
+def record_restore_begun(run: SweepRun) -> None:
     """Record, before the first restore, that objects may be restored, so that later incremental marks look up this
     mark's objects."""
     run.store.write(f"{run.undone.folder}{BEGUN_NAME}", record_bytes({"format": BEGUN_FORMAT}))

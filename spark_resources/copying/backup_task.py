@@ -73,7 +73,7 @@ class CopyTaskConfig:
 
 
 def can_copy_server_side(one: Place, other: Place) -> bool:
-    """Whether server-side copies between these places are possible; False for local folders: this machine copies."""
+    """Whether server-side copies between these places are possible; False for local folders (this machine copies)."""
     first, second = one.store().streams.server, other.store().streams.server
     return first == second and first != "local"
 
@@ -113,13 +113,13 @@ class LogLine:
 def backup_rows(
     batches: Batches,
     config: CopyTaskConfig,
-    how_changed: DescribeChanges,
+    describe_changes: DescribeChanges,
     partition: int,
     attempt: int,
     report: TaskReport,
 ) -> None:
     """Copy rows of WANTED, sorted by slice and address. Counts `objects` and `bytes` by outcome."""
-    task = _Backup(config, how_changed)
+    task = _Backup(config, describe_changes)
     with (
         ThreadPoolExecutor(max_workers=1) as ahead,
         ThreadPoolExecutor(max_workers=config.at_once, thread_name_prefix="lakegc-copy") as pool,
@@ -146,7 +146,7 @@ def write_lines(config: CopyTaskConfig, stem: str, lines: list[LogLine], report:
 @dataclass(slots=True)
 class _Backup:
     config: CopyTaskConfig
-    how_changed: DescribeChanges
+    describe_changes: DescribeChanges
     copier: Copier = field(init=False)
     lookup: Lookup = field(init=False)
 
@@ -161,7 +161,7 @@ class _Backup:
             return None
         current = self.lookup.look_up(chunk)
         current_by_address = {row["address"]: row for row in current.to_pylist()}
-        changes = self.how_changed(chunk, current)
+        changes = self.describe_changes(chunk, current)
         rows = zip(chunk.to_pylist(), changes, strict=True)
         return [(row, _stored_object(current_by_address.get(row["address"])), change) for row, change in rows]
 

@@ -90,8 +90,8 @@ class Copier:
 
         `recorded` has the headers and metadata for the copy, if the source can't store them. Raises `AlreadyExists`,
         `Changed`, `NotFound` and `InArchiveTier` as streams do, and `Differs` for a copy that isn't identical, which is
-        removed; `KeyConflict` if another object may have replaced that copy, so that nothing is removed. If a SHA-256
-        is given, streamed bytes that don't match it are never written.
+        removed; `KeyConflict` if another object may have replaced that copy, in which case nothing is removed. If a
+        SHA-256 is given, streamed bytes that don't match it are never written.
         """
         return self.source.retry.call(lambda: self._copy_once(original, key, recorded, sha256))
 
@@ -118,12 +118,12 @@ class Copier:
         return Copy(copy.size, copy.checksum, source.checksum, sha256 or None)
 
     def _refuse_changed(self, original: StoredObject, properties: ObjectProperties) -> None:
-        same = (
+        is_same = (
             properties.checksum == original.checksum
             if original.checksum
             else abs(properties.modified - original.modified) < _TIME_TOLERANCE
         )
-        if properties.size != original.size or not same:
+        if properties.size != original.size or not is_same:
             raise Changed(f"{original.key!r} in {self.source.where} was replaced after lakegc had looked it up")
 
     def _copy_streamed(

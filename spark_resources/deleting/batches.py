@@ -43,7 +43,8 @@ _NOT_THROTTLING = frozenset(
 @dataclass(frozen=True, slots=True)
 class SendResult:
     """The outcome of one key. `attempts` counts the requests that named it. `result` is None if it wasn't sent, or not
-    sent again after a transient failure. `changed`: a different object was found at the key before a request."""
+    sent again after a transient failure. `changed` is whether a different object was found at the key before a
+    request."""
 
     key: str
     result: DeleteResult | None
@@ -90,9 +91,9 @@ class Sender:
         self.copy_pace = Pace(self.pace.clock, self.pace.max_rate, self.pace.ramp)
 
     def send(
-        self, keys: Sequence[str], prefix: str, *, looked_up: float = NEVER
+        self, keys: Sequence[str], prefix: str, *, looked_up_at: float = NEVER
     ) -> tuple[list[SendResult], LakegcError | None]:
-        """Delete these keys, all under one prefix, which were last looked up at `looked_up` (a reading of `clock`).
+        """Delete these keys, all under one prefix, which were last looked up at `looked_up_at` (a reading of `clock`).
         Returns one result per key, in any order, and the error that stopped sending, if any.
 
         If a check or a lookup raises, requests in flight are completed, and the others aren't sent.
@@ -104,7 +105,7 @@ class Sender:
         with ThreadPoolExecutor(max_workers=workers, thread_name_prefix="lakegc-delete") as pool:
             results_of_batches = [
                 sent
-                for batch in pool.map(lambda batch: self._send_batch(batch, prefix, stop_errors, looked_up), batches)
+                for batch in pool.map(lambda batch: self._send_batch(batch, prefix, stop_errors, looked_up_at), batches)
                 for sent in batch
             ]
         return results_of_batches, stop_errors[0] if stop_errors else None
@@ -120,7 +121,7 @@ class Sender:
         return [*batches, *([key] for key in alone)]
 
     def _send_batch(
-        self, batch: Sequence[str], prefix: str, stop_errors: list[LakegcError], looked_up: float, attempts: int = 0
+        self, batch: Sequence[str], prefix: str, stop_errors: list[LakegcError], looked_up_at: float, attempts: int = 0
     ) -> list[SendResult]:
         """Send these keys, and return their outcomes. `attempts` is how many earlier requests contained them."""
         done: list[SendResult] = []
@@ -129,7 +130,7 @@ class Sender:
             if len(waiting) > 1 and self.store.capabilities.delete_batch == 1:  # learned from the last request
                 alone = (self._send_batch([key], prefix, stop_errors, NEVER, attempt - 1) for key in waiting)
                 return [*done, *(sent for batch in alone for sent in batch)]
-            if self._too_many_to_look_up(waiting, looked_up):  # before they take their share of the pace
+            if self._too_many_to_look_up(waiting, looked_up_at):  # before they take their share of the pace
                 return [*done, *self._send_in_halves(waiting, prefix, stop_errors, attempt - 1)]
             self.sleep(self.pace.take(prefix, len(waiting)))
             slow = 0  # slow lookups of a single key
@@ -137,13 +138,13 @@ class Sender:
                 if stop_errors:
                     raise stop_errors[0]
                 self.check_may_send()  # this may wait, so the lookup comes after it
-                while waiting and self._needs_recheck(looked_up) and slow < MAX_SLOW_LOOKUPS:
-                    if self._too_many_to_look_up(waiting, looked_up):
+                while waiting and self._needs_recheck(looked_up_at) and slow < MAX_SLOW_LOOKUPS:
+                    if self._too_many_to_look_up(waiting, looked_up_at):
                         return [*done, *self._send_in_halves(waiting, prefix, stop_errors, attempt - 1)]
-                    keys, looked_up = len(waiting), self.clock()
+                    keys, looked_up_at = len(waiting), self.clock()
                     waiting = self._still_marked(waiting, attempt - 1, done)
-                    self._adjust_lookups(keys, self.clock() - looked_up)
-                    if self._needs_recheck(looked_up):  # the lookup itself took that long
+                    self._adjust_lookups(keys, self.clock() - looked_up_at)
+                    if self._needs_recheck(looked_up_at):  # the lookup itself took that long
                         if keys > 1:
                             return [*done, *self._send_in_halves(waiting, prefix, stop_errors, attempt - 1)]
                         slow += 1
@@ -162,7 +163,7 @@ class Sender:
             with self._lock:
                 self.requests += 1
             results = self.store.delete_many(waiting)
-            again = [result.key for result in results if result.transient and attempt < self.tries]
+            to_retry = [result.key for result in results if result.transient and attempt < self.tries]
             done += [
                 SendResult(result.key, result, attempt)
                 for result in results
@@ -170,11 +171,11 @@ class Sender:
             ]
             if any(result.transient and result.code not in _NOT_THROTTLING for result in results):
                 self.pace.throttled(prefix)
-            elif not again:
+            elif not to_retry:
                 self.pace.succeeded(prefix)
-            if not again:
+            if not to_retry:
                 break
-            waiting, looked_up = again, NEVER
+            waiting, looked_up_at = to_retry, NEVER
             self.sleep(min(LONGEST_WAIT_S, 0.1 * 2**attempt) * (0.5 + self.jitter()))
         return done
 
@@ -186,12 +187,12 @@ class Sender:
         halves = [half for half in (keys[:middle], keys[middle:]) if half]
         return [sent for half in halves for sent in self._send_batch(half, prefix, stop_errors, NEVER, attempts)]
 
-    def _needs_recheck(self, looked_up: float) -> bool:
+    def _needs_recheck(self, looked_up_at: float) -> bool:
         """Whether keys that were looked up at this time have to be looked up again before their delete is sent."""
-        return self.recheck is not None and self.clock() - looked_up > LOOKUP_VALID_S
+        return self.recheck is not None and self.clock() - looked_up_at > LOOKUP_VALID_S
 
-    def _too_many_to_look_up(self, keys: Sequence[str], looked_up: float) -> bool:
-        return len(keys) > self.keys_per_lookup and self._needs_recheck(looked_up)
+    def _too_many_to_look_up(self, keys: Sequence[str], looked_up_at: float) -> bool:
+        return len(keys) > self.keys_per_lookup and self._needs_recheck(looked_up_at)
 
     def _adjust_lookups(self, keys: int, seconds: float) -> None:
         """Let the next lookups have fewer keys if this one was too slow, and more if it was fast."""

@@ -30,9 +30,9 @@ class _Bucket:
     was_throttled: bool = False
 
     def take(self, keys: int, now: float) -> float:
-        begins = max(now, self.busy_until)
-        self.busy_until = begins + keys / self.rate
-        return begins - now
+        starts_at = max(now, self.busy_until)
+        self.busy_until = starts_at + keys / self.rate
+        return starts_at - now
 
 
 @dataclass(slots=True)

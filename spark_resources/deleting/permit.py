@@ -89,7 +89,7 @@ class PermitIssuer:
         """Whether the round was stopped, so that this permit is never renewed."""
         return bool(self._issued.stopped)
 
-    def give(self, until: datetime) -> None:
+    def grant(self, until: datetime) -> None:
         """Permit deletes until this time by the store's clock. Does nothing once the round is stopped.
 
         First writes addresses that `exclude` could not write. If that fails again, raises without renewing the permit.
@@ -100,7 +100,7 @@ class PermitIssuer:
                 self._write(replace(self._issued, until=until))
 
     def pause(self) -> None:
-        """Permit no deletes until the permit is given again."""
+        """Permit no deletes until the permit is granted again."""
         with self._lock:
             self._write(replace(self._issued, until=NEVER))
 
@@ -139,7 +139,7 @@ class PermitIssuer:
 class PermitWatch:
     """A task's side of the permit: whether a delete may be sent now, and for which keys. Thread-safe.
 
-    The permit is read again every `every_s` seconds. `now` returns the store's time or a slightly later one.
+    The permit is read again every `interval_s` seconds. `now` returns the store's time or a slightly later one.
     """
 
     def __init__(
@@ -148,12 +148,12 @@ class PermitWatch:
         round_number: int,
         secret: bytes,
         *,
-        every_s: float,
+        interval_s: float,
         now: Callable[[], datetime],
         clock: Callable[[], float] = boottime_s,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._receipts, self._round, self._secret, self._every_s = receipts, round_number, secret, every_s
+        self._receipts, self._round, self._secret, self._interval_s = receipts, round_number, secret, interval_s
         self._now, self._clock, self._sleep = now, clock, sleep
         self._permit, self._read_at = Permit(), -float("inf")
         self._expired_at: float | None = None
@@ -168,7 +168,7 @@ class PermitWatch:
         """
         with self._lock:
             while True:  # not `poll`: each iteration decides again whether to permit (invariant 1)
-                if self._clock() - self._read_at >= self._every_s or self._now() >= self._permit.until:
+                if self._clock() - self._read_at >= self._interval_s or self._now() >= self._permit.until:
                     self._read()
                 if self._permit.stopped:
                     raise Refused(f"nothing more is deleted in this round: {self._permit.stopped}", invariant=1)
@@ -182,7 +182,7 @@ class PermitWatch:
                         "the driver has not renewed the permit in time, so nothing more is deleted in this round",
                         invariant=1,
                     )
-                self._sleep(self._every_s)
+                self._sleep(self._interval_s)
 
     def is_valid(self) -> bool:
         """Whether the permit that was read last is still valid."""
@@ -225,7 +225,7 @@ def _addresses(store: Store, key: str, sha256: str) -> list[str]:
     return addresses
 
 
-def permit_duration(every: timedelta) -> timedelta:
-    """How long a permit lasts, counted from the start of a listing of branch heads, if these are listed at the interval
-    `every`: long enough for a next listing that is somewhat late."""
-    return every + timedelta(seconds=10)
+def permit_duration(interval: timedelta) -> timedelta:
+    """How long a permit lasts, counted from the start of a listing of branch heads, if these are listed at this
+    interval: long enough that the next listing may be somewhat late."""
+    return interval + timedelta(seconds=10)

@@ -111,7 +111,7 @@ def process_in_threads(
 
 
 def quarantine_keys(sender: Sender, store: Store, keys: Sequence[str], prefix: str, mark_id: str) -> list[SendResult]:
-    """Copy each key to quarantine, verify the copy, and delete the original. A key that can't be copied stays.
+    """Copy each key to quarantine, verify the copy, and delete the original. An object that can't be copied stays.
 
     Right before the delete, the original is looked up again; if it has changed, it stays, and so does its copy, until a
     purge. `store` is the sender's store, but with retries.

@@ -66,7 +66,7 @@ class Action(StrEnum):
     PURGE = "purge"
 
     @property
-    def on_quarantined(self) -> bool:
+    def acts_on_quarantined(self) -> bool:
         """Whether it acts on objects that a sweep has quarantined."""
         return self in (Action.RESTORE, Action.PURGE)
 
@@ -102,7 +102,7 @@ class SweepTaskConfig:
     mark_id: str
     permit_secret: bytes = field(repr=False)
     action: Action = Action.DELETE
-    permit_every_s: float = 3.0  # how often a task reads the permit of its round again
+    permit_interval_s: float = 3.0  # how often a task reads the permit of its round again
     max_rate: float | None = None
     ramp: float | None = None
 
@@ -158,7 +158,7 @@ class _Prepared:
     """A chunk: the rows to act on, when they were looked up (by the sender's clock), and receipts of the others."""
 
     rows: pa.Table
-    looked_up: float
+    looked_up_at: float
     others: pa.Table
     stem: str
 
@@ -177,7 +177,7 @@ class _Task:
         now = store_clock(store, boottime_s)
         lease = LeaseWatch(store, config.lease_token)
         permit = PermitWatch(
-            config.receipts, config.round, config.permit_secret, every_s=config.permit_every_s, now=now
+            config.receipts, config.round, config.permit_secret, interval_s=config.permit_interval_s, now=now
         )
 
         def check_may_send() -> None:
@@ -207,11 +207,11 @@ class _Task:
         `prefix` is how the paths of this task's files begin, relative to the folder of receipts.
         """
         receipts = self.config.receipts
-        receipted, intended = (
+        with_receipt, intended = (
             [address for key in receipts.keys(kind, prefix) for address in receipts.read(key)["address"].to_pylist()]
             for kind in ("receipt", "intent")
         )
-        finished, started = pa.array(receipted, pa.string()), pa.array(intended, pa.string())
+        finished, started = pa.array(with_receipt, pa.string()), pa.array(intended, pa.string())
         for batch in batches:
             table = pa.Table.from_batches([batch])
             table = table.filter(pc.invert(pc.is_in(table["address"], value_set=finished)))
@@ -220,21 +220,21 @@ class _Task:
 
     def prepare(self, chunk: pa.Table, stem: str) -> _Prepared:
         """Look up the keys and write their intent; for quarantined objects, do neither."""
-        if self.config.action.on_quarantined:
+        if self.config.action.acts_on_quarantined:
             return _Prepared(chunk, NEVER, RECEIPTS.empty_table(), stem)
         check = self.config.check(chunk, self.lookup.look_up(chunk))
-        looked_up = self.lookup.started
+        looked_up_at = self.lookup.started
         if len(check.unchanged):
             self.config.receipts.write("intent", self.config.round, stem, check.unchanged)
         at = self.now()
         interrupted = receipts_of_interrupted(self.store, check.interrupted, self.config.mark_id, at)
         others = pa.concat_tables([receipts_of_check(check, at), interrupted])
-        return _Prepared(check.unchanged, looked_up, others, stem)
+        return _Prepared(check.unchanged, looked_up_at, others, stem)
 
     def carry_out(self, prepared: _Prepared, report: TaskReport) -> float:
         """Act on the keys, and write their receipts. Returns the duration in seconds."""
         rows, before, started = prepared.rows, self.sender.requests, self.sender.clock()
-        sent = self.act(rows, prepared.looked_up) if len(rows) else []
+        sent = self.act(rows, prepared.looked_up_at) if len(rows) else []
         receipts = pa.concat_tables([prepared.others, receipts_of(sent, rows, _DONE[self.config.action], self.now())])
         if len(receipts):
             self.config.receipts.write("receipt", self.config.round, prepared.stem, receipts)
@@ -250,14 +250,14 @@ class _Task:
         parts = (check.unchanged, check.gone, check.interrupted, check.changed)
         return RecheckedKeys(*(part["address"].to_pylist() for part in parts))
 
-    def act(self, rows: pa.Table, looked_up: float) -> list[SendResult]:
+    def act(self, rows: pa.Table, looked_up_at: float) -> list[SendResult]:
         slices = pc.unique(rows["slice"])
         prefix = slices[0].as_py() if len(slices) == 1 else ""
         keys, mark_id = rows["address"].to_pylist(), self.config.mark_id
-        self.sender.recheck = None if self.config.action.on_quarantined else partial(self.recheck, rows)
+        self.sender.recheck = None if self.config.action.acts_on_quarantined else partial(self.recheck, rows)
         match self.config.action:
             case Action.DELETE:
-                return self.sender.send(keys, prefix, looked_up=looked_up)[0]
+                return self.sender.send(keys, prefix, looked_up_at=looked_up_at)[0]
             case Action.QUARANTINE:
                 return quarantine_keys(self.sender, self.store, keys, prefix, mark_id)
             case Action.RESTORE:

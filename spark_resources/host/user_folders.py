@@ -1,7 +1,7 @@
 """Folders for files that outlive a process: in the user's home, or in a private temporary folder.
 
-The latter is used if the home isn't writable. No other user may enter these folders. lakegc doesn't depend on files in
-them.
+The temporary folder is used if the home isn't writable. No other user may enter these folders. lakegc doesn't depend on
+the files in them.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def writable_folder(folder: Path) -> Path:
 
     Raises `Refused` like `private_folder`, and `OSError` if it can't be created or written to.
     """
-    if not folder.is_absolute():  # "~/…", if the home is unknown: newer versions raise RuntimeError
+    if not folder.is_absolute():  # "~/…", if the home is unknown: newer platformdirs raise RuntimeError
         raise FileNotFoundError(f"{folder} is not an absolute path: this user's home folder is unknown")
     private_folder(folder)
     if not os.access(folder, os.W_OK | os.X_OK):

@@ -17,7 +17,7 @@ from lakegc_assets.definitions import defs, mark_job, sweep_job
 from lakegc_assets.partitions import REPOSITORY_TAG
 from lakegc_assets.schedules import marks as schedules
 from lakegc_assets.schedules.marks import PREFLIGHT_TAG, mark_repositories
-from lakegc_assets.sensors.approvals import approved_sweeps, has_backup
+from lakegc_assets.sensors.approvals import approved_sweeps, requires_backup
 from lakegc_assets.sensors.repositories import MAX_NEW_PER_TICK, new_repositories
 from spark_resources.errors import Unavailable, WrongUsage
 from spark_resources.lakefs.resource import LakeFSResource
@@ -263,8 +263,8 @@ def test_the_fleet_file_decides_whether_a_backup_precedes_the_sweep(
 ) -> None:
     fleet_file(monkeypatch, tmp_path, '[repositories."lake-a"]\nbackup_to = "/backups"')
 
-    assert has_backup("lake-a")
-    assert not has_backup("lake-b")
+    assert requires_backup("lake-a")
+    assert not requires_backup("lake-b")
 
 
 def test_schedules_and_sensors_are_off_by_default() -> None:

@@ -211,7 +211,7 @@ class Retention:
         return self.names.numbers(commits), self._watch(watch, newly)
 
     def _watch(self, before: Watch, newly: NewlyRetained) -> Watch:
-        known = (newly.retained, newly.graph, newly._since, newly._decided)
+        known = (newly.retained, newly.graph, newly._new_commits, newly._decided)
         retained, graph, since, decided = map(self.names.numbers, known)
         return before._replace(retained=retained, known=graph, since=since, decided=decided)
 
@@ -226,7 +226,9 @@ class Retention:
         )
         retained = {names.name(name) for name in watch.retained}
         newly = NewlyRetained(run, retained, names.graph(watch.known), names.heads(watch.branches))
-        newly._since, newly._decided = ({names.name(name) for name in some} for some in (watch.since, watch.decided))
+        newly._new_commits, newly._decided = (
+            {names.name(name) for name in some} for some in (watch.since, watch.decided)
+        )
         return newly
 
 

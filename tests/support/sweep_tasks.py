@@ -49,7 +49,7 @@ class Task:
     def config(self, action: Action = Action.DELETE, round_number: int = 1, **changes: Any) -> SweepTaskConfig:
         """The configuration of a round whose permit lasts longer than any test."""
         now = self.store.now()
-        self.permit(round_number).give(now + timedelta(minutes=30))
+        self.permit(round_number).grant(now + timedelta(minutes=30))
         known: dict[str, Any] = {
             "place": self.place,
             "receipts": self.receipts,

@@ -246,7 +246,7 @@ def test_an_object_replaced_during_a_slow_lookup_is_kept(tmp_path: Path, first: 
         store.write("data/s/a", b"new")
 
     lookups.replaced = replace_it
-    results, _ = lookups.sender().send(keys, "data/s/", looked_up=first)
+    results, _ = lookups.sender().send(keys, "data/s/", looked_up_at=first)
 
     assert [(sending.key, sending.changed) for sending in results] == [("data/s/a", True)]
     assert remaining_keys(store) == {"data/s/a"}

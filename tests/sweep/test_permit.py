@@ -53,7 +53,7 @@ class Time:
 def watching(task: Task) -> tuple[PermitWatch, PermitIssuer, Time]:
     time = Time(task.store.now())
     watch = PermitWatch(
-        task.receipts, 1, SECRET, every_s=EVERY_S, now=time.now, clock=lambda: time.seconds, sleep=time.wait
+        task.receipts, 1, SECRET, interval_s=EVERY_S, now=time.now, clock=lambda: time.seconds, sleep=time.wait
     )
     return watch, task.permit(), time
 
@@ -61,7 +61,7 @@ def watching(task: Task) -> tuple[PermitWatch, PermitIssuer, Time]:
 def test_a_permit_that_is_not_renewed_expires(task: Task) -> None:
     """Even if the driver is dead, disconnected or unable to list heads, deletes stop by themselves."""
     watch, permit, time = watching(task)
-    permit.give(time.now() + timedelta(seconds=10))
+    permit.grant(time.now() + timedelta(seconds=10))
     watch.check()
     time.seconds = 10.0
 
@@ -87,7 +87,7 @@ def test_deletes_resume_when_a_paused_permit_is_renewed(task: Task) -> None:
     """Listing the heads may take long. This delays the round, but doesn't end it."""
     watch, permit, time = watching(task)
     permit.pause()
-    time.at[20.0] = lambda: permit.give(time.now() + timedelta(seconds=10))
+    time.at[20.0] = lambda: permit.grant(time.now() + timedelta(seconds=10))
 
     watch.check()
     assert 20.0 <= time.seconds <= 20.0 + EVERY_S
@@ -96,10 +96,10 @@ def test_deletes_resume_when_a_paused_permit_is_renewed(task: Task) -> None:
 def test_a_task_stops_within_seconds_of_its_permit_being_stopped(task: Task) -> None:
     """Even a valid permit is read again every few seconds."""
     watch, permit, time = watching(task)
-    permit.give(time.now() + timedelta(minutes=10))
+    permit.grant(time.now() + timedelta(minutes=10))
     watch.check()
     permit.stop("branch 'x' has a new head")
-    permit.give(time.now() + timedelta(minutes=10))
+    permit.grant(time.now() + timedelta(minutes=10))
     time.seconds += EVERY_S
 
     with pytest.raises(Refused, match="branch 'x' has a new head"):
@@ -152,7 +152,7 @@ def test_a_forged_permit_permits_nothing(task: Task, action: Action, forgery: st
     assert task.run(rows, config) == {"unprocessed": 1}
     assert task.remaining() == {"a"}
     assert task.remaining("_lakefs/retention/gc/quarantine/m1/") == {"_lakefs/retention/gc/quarantine/m1/data/s/a"}
-    task.permit().give(until)
+    task.permit().grant(until)
     assert "unprocessed" not in task.run(rows, config, attempt=1)
 
 
@@ -161,7 +161,7 @@ def test_a_forged_list_of_keys_that_became_live_stops_the_task(task: Task) -> No
     rows, config = task.write("a"), task.config()
     permit = task.permit()
     permit.exclude(pa.array(["data/s/a"]))
-    permit.give(task.store.now() + timedelta(minutes=30))
+    permit.grant(task.store.now() + timedelta(minutes=30))
     task.store.write(became_live_key(task.receipts, 1, 0), parquet_bytes(ADDRESSES.empty_table()))
 
     assert task.run(rows, config) == {"unprocessed": 1}
@@ -172,7 +172,7 @@ def test_an_older_permit_that_is_restored_expires_at_its_original_time(task: Tas
     """The older permit is genuine, so it is valid for its few seconds. A task that knows live keys doesn't forget
     them."""
     watch, permit, time = watching(task)
-    permit.give(time.now() + timedelta(seconds=13))
+    permit.grant(time.now() + timedelta(seconds=13))
     older, key = task.store.read(permit_key(task.receipts, 1)), permit_key(task.receipts, 1)
     permit.exclude(pa.array(["data/s/a"]))
     watch.check()
@@ -193,7 +193,7 @@ def test_keys_that_became_live_during_the_round_are_not_deleted(task: Task) -> N
     permit = task.permit()
     permit.exclude(pa.array(["data/s/a"]))
     permit.exclude(pa.array(["data/s/c", "data/s/other"]))
-    permit.give(task.store.now() + timedelta(minutes=30))
+    permit.grant(task.store.now() + timedelta(minutes=30))
 
     assert task.run(rows, config) == {"deleted": 1, "unprocessed": 2}
     assert task.remaining() == {"a", "c"}
@@ -204,11 +204,11 @@ def test_no_permit_is_given_before_the_keys_that_became_live_are_recorded(task: 
     rows, config = task.write("a", "b"), task.config()
     permit, key = task.permit(), became_live_key(task.receipts, 1, 0)
     task.store.write(f"{key}/in the way", b"")
-    for attempt in (lambda: permit.exclude(pa.array(["data/s/a"])), lambda: permit.give(task.store.now())):
+    for attempt in (lambda: permit.exclude(pa.array(["data/s/a"])), lambda: permit.grant(task.store.now())):
         with pytest.raises(LakegcError):
             attempt()
     task.store.delete_many([f"{key}/in the way"])
-    permit.give(task.store.now() + timedelta(minutes=30))
+    permit.grant(task.store.now() + timedelta(minutes=30))
 
     assert task.run(rows, config) == {"deleted": 1, "unprocessed": 1}
     assert task.remaining() == {"a"}
@@ -222,7 +222,7 @@ def test_keys_that_became_live_during_a_purge_keep_their_quarantined_copies(task
     task.store.delete_many(["data/s/a", "data/s/b"])
     permit = task.permit()
     permit.exclude(pa.array(["data/s/a"]))
-    permit.give(task.store.now() + timedelta(minutes=30))
+    permit.grant(task.store.now() + timedelta(minutes=30))
 
     assert task.run(rows, config) == {"purged": 1, "unprocessed": 1}
     assert task.remaining(folder) == {folder + "a"}
@@ -235,7 +235,7 @@ def test_a_permit_that_expired_while_the_lease_was_read_permits_nothing(
     time."""
     rows, config = task.write("a"), task.config()
     permit, now = task.permit(), task.store.now()
-    permit.give(now + timedelta(seconds=2))
+    permit.grant(now + timedelta(seconds=2))
 
     def read_slowly(watch: LeaseWatch, *, at_least: timedelta) -> None:
         permit.stop("branch 'x' has a new head")
@@ -251,7 +251,7 @@ def test_an_unreadable_list_of_keys_that_became_live_stops_the_task(task: Task) 
     """A missing list is never an empty one."""
     watch, permit, time = watching(task)
     permit.exclude(pa.array(["data/s/a"]))
-    permit.give(time.now() + timedelta(seconds=10))
+    permit.grant(time.now() + timedelta(seconds=10))
     [key] = [
         stored.key
         for page in task.store.pages(task.receipts.folder)

@@ -84,7 +84,7 @@ def test_undo_repeats_rounds_until_nothing_is_left(lake: Lake, monkeypatch: pyte
     rounds = iter([rows(3), rows(1), rows(0)])
     monkeypatch.setattr(undoing, "withdraw_reference_summary", lambda *_: False)
     monkeypatch.setattr(undoing, "quarantined_objects", lambda *_: next(rounds))
-    monkeypatch.setattr(undoing, "write_quarantine", lambda run: None)
+    monkeypatch.setattr(undoing, "write_quarantine_counts", lambda run: None)
     settled = iter([2, 1])
     monkeypatch.setattr(undoing, "run_round", lambda *_: Tally(objects={"restored": next(settled)}))  # type: ignore[arg-type]
 

@@ -416,7 +416,7 @@ def test_a_task_that_loses_its_lease_while_it_waits_copies_nothing(
 
 def test_a_stopped_task_does_not_remove_a_copy_that_differs(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
     """The copy at that key may belong to the next holder."""
-    rows, config = task.write("a"), task.config(Action.QUARANTINE, permit_every_s=0.0)
+    rows, config = task.write("a"), task.config(Action.QUARANTINE, permit_interval_s=0.0)
 
     def badly(self: Any, source: str, target: str) -> None:
         task.permit().stop("as planned")

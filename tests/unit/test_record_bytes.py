@@ -193,7 +193,7 @@ def counts(place: Place) -> str:
         mark=SimpleNamespace(record=SimpleNamespace(mark_id="m1")),
         outcomes=lambda name, receipts: Input.of_files(name, receipts.files("receipt"), NUMBERED),
     )  # fmt: skip
-    quarantine.write_quarantine(run)
+    quarantine.write_quarantine_counts(run)
     return "_lakefs/retention/gc/lakegc/m1/quarantine.json"
 
 
