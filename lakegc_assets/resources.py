@@ -101,7 +101,7 @@ class MarksResource(ConfigurableResource["MarksResource"]):
             versions=versions(),
             clocks=clocks.facts(),
             accepted_missing=options.accept_missing,
-            holds=read_holds(target.place).record_fields(),
+            holds=read_holds(target.place, target.configured_holds).record_fields(),
             inventory=inventory,
         )
         record = replace(record, basis={**FULL_MARK, "spellings": sorted(target.place.namespace.aliases)})

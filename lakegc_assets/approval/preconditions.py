@@ -136,8 +136,8 @@ def check_unchanged(proposal: Proposal, lakefs: LakeFS) -> None:
     """Raise `Refused` if rules or holds have changed since the mark. Accepts foreign marks, which record neither."""
     if proposal.foreign is not None:
         return
-    record = proposal.record
-    rules, holds = lakefs.rules(record.repository), read_holds(proposal.target.place)
+    record, target = proposal.record, proposal.target
+    rules, holds = lakefs.rules(record.repository), read_holds(target.place, target.configured_holds)
     if rules != record.rules:
         raise Refused(
             f"the retention rules of {record.repository} were changed after {proposal.name} was made, from "

@@ -17,6 +17,7 @@ from lakegc_assets.cli.invocation import command
 from lakegc_assets.formatting import duration
 from spark_resources.host.user_folders import home_folder
 from spark_resources.identifiers import Partition
+from spark_resources.mark_store.hold_file import parse_configured_holds
 from spark_resources.settings import Settings
 
 DEFAULT = "default"
@@ -30,7 +31,11 @@ def show(repository: str | None, *, show_defaults: bool, as_json: bool) -> None:
     if repository is not None:
         Partition.of(repository, "any")
     fleet = Settings.fleet_file(os.environ)
+    if fleet is not None:
+        for pattern, section in fleet.sections.items():
+            parse_configured_holds(section.get("holds", ()), f'[repositories."{pattern}"] of {fleet.path}')
     settings = Settings.load(os.environ, home_folder(), repository=repository)
+    parse_configured_holds(settings.holds, settings.origins.get("holds", ""))
     rows = [row for row in rows_of(settings) if show_defaults or row[2] != DEFAULT]
     sections = [] if fleet is None or repository is None else fleet.matching(repository)
     if as_json:

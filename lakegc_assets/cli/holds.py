@@ -23,7 +23,15 @@ from lakegc_assets.rules.holds import References, commits_on_hold, in_force, unr
 from lakegc_assets.rules.retention import commit_verdicts
 from spark_resources.errors import Refused, WrongUsage
 from spark_resources.mark_store.hold_file import BranchHold, Hold, PathHold, PrefixHold, TagHold, parse_hold
-from spark_resources.mark_store.holds import add_hold, drop_hold, holds_location, read_holds, read_unsigned, sign_holds
+from spark_resources.mark_store.holds import (
+    Holds,
+    add_hold,
+    drop_hold,
+    holds_location,
+    read_holds,
+    read_unsigned,
+    sign_holds,
+)
 from spark_resources.model import Rules
 
 CONFIRMATION = "sign"
@@ -42,6 +50,7 @@ def add(repository: str, fields: Mapping[str, Any]) -> None:
     server, hold = Server.configured(), parse_hold(fields)
     target = server.target(repository)
     now = server.lakefs.server_time()
+    refuse_configured(server, repository, hold.id)
     if hold.has_expired(now):
         raise WrongUsage(
             f"--until {hold.until} is in the past: the lakeFS server's clock says {now:%Y-%m-%d %H:%M} UTC. "
@@ -56,9 +65,18 @@ def add(repository: str, fields: Mapping[str, Any]) -> None:
 
 
 def drop(repository: str, hold_id: str) -> None:
-    drop_hold(Server.configured().target(repository).place, hold_id)
+    server = Server.configured()
+    refuse_configured(server, repository, hold_id)
+    drop_hold(server.target(repository).place, hold_id)
     print_sentence(f"{hold_id} was dropped. The next mark won't use it.")
     print_command("List the remaining holds", command("holds", repository, "list"))
+
+
+def refuse_configured(server: Server, repository: str, hold_id: str) -> None:
+    """Raise `WrongUsage` if the settings have a hold with this id: commands change only the namespace's file."""
+    if hold_id in {hold.id for hold in server.target(repository).configured_holds}:
+        origin = server.settings(repository).origins["holds"]
+        raise WrongUsage(f"the hold '{hold_id}' comes from {origin}: change it there")
 
 
 def sign(repository: str, *, yes: bool) -> None:
@@ -87,9 +105,10 @@ def sign(repository: str, *, yes: bool) -> None:
 def show(repository: str, *, as_json: bool) -> None:
     server = Server.configured()
     target = server.target(repository)
-    holds, now = read_holds(target.place).holds, server.lakefs.server_time()
+    known, now = read_holds(target.place, target.configured_holds), server.lakefs.server_time()
+    holds = known.holds
     if as_json:
-        rows = [{**hold.fields(), "state": state_of(hold, now)} for hold in holds]
+        rows = [{**hold.fields(), "state": state_of(hold, now), "from": source_of(hold, known)} for hold in holds]
         print_text(
             json.dumps({"repository": repository, "file": holds_location(target.place), "holds": rows}, indent=1)
         )
@@ -101,12 +120,13 @@ def show(repository: str, *, as_json: bool) -> None:
         print_command("To add one", command("holds", repository, "add", "--help"))
         return
     table = Table()
-    for heading in ("hold", "what", "owner", "reason", "until", "state"):
+    for heading in ("hold", "what", "owner", "reason", "until", "state", "from"):
         table.add_column(heading, overflow="fold")
     for hold in holds:
         table.add_row(
-            hold.id, cell(hold.what), cell(hold.owner), cell(hold.reason), hold.until or "", state_of(hold, now)
-        )
+            hold.id, cell(hold.what), cell(hold.owner), cell(hold.reason), hold.until or "", state_of(hold, now),
+            source_of(hold, known),
+        )  # fmt: skip
     print_table(f"Holds of {repository}", table)
     print_command("Show what they match now", command("holds", repository, "check"))
 
@@ -116,7 +136,7 @@ def check(repository: str, *, as_json: bool) -> None:
     """Print what each hold matches. Raises `BadHolds` for an invalid file, `Refused` if matches can't be determined."""
     server = Server.configured()
     target = server.target(repository)
-    holds, now = read_holds(target.place).holds, server.lakefs.server_time()
+    holds, now = read_holds(target.place, target.configured_holds).holds, server.lakefs.server_time()
     rows = matches(target, server, holds, now) if holds else []
     if as_json:
         print_text(
@@ -190,6 +210,10 @@ def object_count(target: Target, prefix: str) -> str:
         if count >= MAX_COUNTED:
             return f"{MAX_COUNTED:,} or more"
     return f"{count:,}"
+
+
+def source_of(hold: Hold, known: Holds) -> str:
+    return "settings" if hold in known.configured else "namespace"
 
 
 def end_in_words(hold: Hold) -> str:

@@ -19,7 +19,7 @@ from lakegc_assets.formatting import duration
 from lakegc_assets.progress import LogMessage
 from spark_resources.errors import LakegcError, Refused, WrongUsage
 from spark_resources.lakefs import LakeFS, Repository
-from spark_resources.mark_store.hold_file import Hold
+from spark_resources.mark_store.hold_file import Hold, parse_configured_holds
 from spark_resources.mark_store.mark import Mark
 from spark_resources.mark_store.record import DatasetSummary, StepRecord, check_order
 from spark_resources.model import Commit, Partition
@@ -60,27 +60,30 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A repository, the type of its block store, and its namespace with the store behind it."""
+    """A repository, the type of its block store, its namespace with the store behind it, and the holds of the settings
+    (the namespace may have others)."""
 
     repository: Repository
     blockstore: str
     place: Place
+    configured_holds: tuple[Hold, ...] = ()
 
 
 def find_target(lakefs: LakeFS, repository_id: str, settings: Settings) -> Target:
     """Find the repository and the location of its objects. Records are signed if a key is set.
 
-    Raises `NotFound` for an unknown repository, and the errors of `check_scheme`.
+    Raises `NotFound` for an unknown repository, `WrongUsage` for an invalid hold in the settings, and the errors of
+    `check_scheme`.
     """
     repository = lakefs.repository(repository_id)
     blockstore = lakefs.config().blockstore(repository.storage_id)
     check_scheme(repository, blockstore)
     place = place_of(repository, blockstore, settings.store_settings())
-    keys = settings.signing_keys()
+    keys, holds = settings.signing_keys(), parse_configured_holds(settings.holds, settings.origins.get("holds", ""))
     if keys is None:
-        return Target(repository, blockstore, place)
+        return Target(repository, blockstore, place, holds)
     seal = Seal.of(keys, repository=repository.id, created=repository.created, namespace=repository.storage_namespace)
-    return Target(repository, blockstore, replace(place, seal=seal))
+    return Target(repository, blockstore, replace(place, seal=seal), holds)
 
 
 # URL schemes of namespaces, by type of block store; other types are unknown.

@@ -22,14 +22,14 @@ def in_force(run: MarkRun) -> tuple[Hold, ...]:
 
     Raises `Refused` if the holds have changed since this mark began (invariant 7).
     """
-    file = read_holds_of_any_version(run.place)
-    if file.sha256 != run.mark.record.holds["sha256"]:
+    current = read_holds_of_any_version(run.place, run.target.configured_holds)
+    if current.sha256 != run.mark.record.holds["sha256"]:
         raise Refused(
             f"the holds of {run.partition.repository} ({holds_location(run.place)}) were changed while the repository "
             "was being marked. Make a new mark, so that it uses the new holds throughout.",
             invariant=7,
         )
-    return decisions.in_force(file.holds, run.mark.record.server_now)
+    return decisions.in_force(current.holds, run.mark.record.server_now)
 
 
 def refuse_unresolvable(run: MarkRun, holds: Sequence[Hold], *, graph_known: bool) -> None:

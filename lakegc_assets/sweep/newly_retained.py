@@ -61,7 +61,7 @@ class NewlyRetained:
         repository, record = run.partition.repository, run.mark.record
         if run.lakefs.rules(repository) != record.rules:
             raise TooMuchChanged(f"the retention rules of {repository} were changed")
-        if read_holds_of_any_version(run.place).sha256 != record.holds["sha256"]:
+        if read_holds_of_any_version(run.place, run.target.configured_holds).sha256 != record.holds["sha256"]:
             raise TooMuchChanged(f"the holds of {repository} were changed")
         if tagged_commits(decided.holds, tags_for_holds(run, decided.holds) - decided.tags):
             raise TooMuchChanged(f"a new tag of {repository} is covered by a hold")

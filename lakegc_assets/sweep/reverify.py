@@ -32,9 +32,9 @@ from lakegc_assets.sweep.context import RESCUED, Reverification, SweepRun
 from lakegc_assets.sweep.head_watch import verified_ranges_and_commits
 from spark_resources.errors import Refused
 from spark_resources.mark_store.approval import read_approval
-from spark_resources.mark_store.holds import read_holds
+from spark_resources.mark_store.holds import Holds, read_holds
 from spark_resources.mark_store.mark import Mark
-from spark_resources.mark_store.record import FULL_MARK, RECORD_FORMAT
+from spark_resources.mark_store.record import FULL_MARK, RECORD_FORMAT, MarkRecord
 from spark_resources.model import ADDRESSES, PENDING, RANGE_ADDRESSES, MarkState
 from spark_resources.spark.arrow_shuffle import Grouped, GroupedRows, shuffle
 from spark_resources.spark.datasets import Dataset, parquet_output
@@ -84,8 +84,9 @@ def reverify_once(run: SweepRun, candidates: Grouped, number: int) -> Reverifica
 def begin_reverification(run: SweepRun, number: int, started_at: datetime) -> MarkRun:
     """Begin a re-verification: a run like that of a mark, with today's rules and holds and the approved mark's
     listing."""
-    approved, holds = run.mark.record, read_holds(run.place)
-    run.mark.record_newer_holds(holds.number, holds.ids)
+    approved, holds = run.mark.record, read_holds(run.place, run.target.configured_holds)
+    refuse_missing_holds(approved, holds)
+    run.mark.record_newer_holds(holds.number, holds.ids_in_file)
     record = replace(
         approved,
         state=MarkState.MARKING,
@@ -108,6 +109,18 @@ def begin_reverification(run: SweepRun, number: int, started_at: datetime) -> Ma
         pa.array(committed_addresses.trusted_ranges(run.mark), pa.string()),
         committed_addresses.trusted_record(run.mark), released_by_approval(run),
     )  # fmt: skip
+
+
+def refuse_missing_holds(approved: MarkRecord, holds: Holds) -> None:
+    """Raise `Refused` if the settings lack a hold that they had when the mark was made, for example because this
+    process doesn't read the same fleet file: it might cover what was tagged or renamed since."""
+    if missing := sorted(set(approved.holds.get("configured", ())) - set(holds.ids)):
+        raise Refused(
+            f"mark {approved.mark_id} of {approved.repository} was made with holds from the settings that are missing "
+            f"now: {', '.join(missing)}. Set LAKEGC_CONFIG to the fleet file that has them. If they were removed on "
+            "purpose, make a new mark.",
+            invariant=3,
+        )
 
 
 def released_by_approval(run: SweepRun) -> ReleasedRepositories:

@@ -248,6 +248,36 @@ def parse_hold(fields: Mapping[str, Any]) -> Hold:
         raise WrongUsage("invalid hold: " + "; ".join(problems)) from None
 
 
+def parse_configured_holds(tables: Iterable[Mapping[str, Any]], where: str) -> tuple[Hold, ...]:
+    """The holds with these fields, from settings. Values may be numbers, booleans or dates instead of text.
+
+    Raises `WrongUsage`, naming `where` they come from, if one is invalid or two have the same id.
+    """
+    holds: dict[str, Hold] = {}
+    for table in tables:
+        name = f"the hold '{table['id']}'" if "id" in table else "a hold without an id"
+        try:
+            hold = parse_hold({field: _as_text(value) for field, value in table.items()})
+        except WrongUsage as error:
+            raise WrongUsage(f"{name} in {where} is invalid: {str(error).removeprefix('invalid hold: ')}") from None
+        if holds.setdefault(hold.id, hold) != hold:
+            raise WrongUsage(f"{where} has two different holds with the id '{hold.id}': give one of them another id")
+    return tuple(holds.values())
+
+
+def _as_text(value: Any) -> Any:
+    """A scalar as it is written in the file of holds; a table with each of its values as text."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Mapping):
+        return {key: _as_text(inner) for key, inner in value.items()}
+    if isinstance(value, datetime) and value.tzinfo is None:
+        raise WrongUsage(f"the time {value} has no time zone: add one, such as Z")
+    if isinstance(value, date):  # or a datetime
+        return value.isoformat()
+    return str(value) if isinstance(value, int) else value
+
+
 # --- from bytes -----------------------------------------------------------------------------------------------------
 
 

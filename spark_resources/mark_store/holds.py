@@ -1,7 +1,7 @@
-"""The file of holds in a namespace: objects to keep, permanently or until a date, whatever the rules (invariant 1).
+"""The holds of a namespace: objects to keep, permanently or until a date, whatever the rules (invariant 1).
 
-It is stored next to the marks, where everyone can review it. A file with any problem is refused as a whole, and nothing
-is marked. Without the file there are no holds.
+Those in the namespace's file and those in the settings apply together. The file is stored next to the marks, where
+everyone can review it. A file with any problem is refused as a whole, and nothing is marked.
 
 If a signing key is set, the last line is a comment with a signature. Each signed version has a number, and marks record
 the newest one, so lakegc detects a file that was removed or replaced by an older version.
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from spark_resources.errors import DamagedData, NotFound, Refused, Untrusted, WrongUsage
@@ -34,41 +34,66 @@ MAX_TRIES = 3
 
 @dataclass(frozen=True, slots=True)
 class Holds:
-    """The holds of a namespace in the file's order.
+    """The holds of a namespace: those of its file, in the file's order, then those only in the settings (`configured`).
 
-    `sha256` is the hash (hex) of the file's bytes without the signature, "" if there is no file. `number` is the
-    version number of a signed file, 0 otherwise.
+    `sha256` identifies all of them. Without configured holds it is the hash (hex) of the file's bytes without the
+    signature, "" if there is no file. `number` is the version number of a signed file, 0 otherwise.
     """
 
     holds: tuple[Hold, ...] = ()
     sha256: str = ""
     number: int = 0
+    configured: tuple[Hold, ...] = ()
 
     @property
     def ids(self) -> tuple[str, ...]:
         return tuple(hold.id for hold in self.holds)
 
+    @property
+    def ids_in_file(self) -> tuple[str, ...]:
+        return tuple(hold.id for hold in self.holds if hold not in self.configured)
+
+    def with_configured(self, configured: Sequence[Hold], where: str) -> Holds:
+        """These holds of a file, together with those of the settings. Raises `Refused` if both have different holds
+        with the same id; `where` is the location of the file."""
+        known = {hold.id: hold for hold in self.holds}
+        if conflicts := [hold.id for hold in configured if known.get(hold.id, hold) != hold]:
+            raise Refused(
+                f"the hold '{conflicts[0]}' in {where} differs from the one with this id in the settings, so lakegc "
+                "can't tell what should be on hold. Rename or remove one of them.",
+                invariant=3,
+            )
+        added = tuple(sorted((hold for hold in configured if hold.id not in known), key=lambda hold: hold.id))
+        if not added:
+            return self
+        content = json.dumps([self.sha256, *(hold.fields() for hold in added)], sort_keys=True)
+        return Holds((*self.holds, *added), hashlib.sha256(content.encode()).hexdigest(), self.number, added)
+
     def record_fields(self) -> HoldsUsed:
         """The fields that a mark records."""
         fields = HoldsUsed(sha256=self.sha256, ids=list(self.ids))
-        return {**fields, "number": self.number} if self.number else fields
+        if self.configured:
+            fields["configured"] = [hold.id for hold in self.configured]
+        if self.number:
+            fields["number"] = self.number
+        return fields
 
 
-def read_holds(place: Place) -> Holds:
-    """The holds of a namespace; an empty `Holds` if there is no file.
+def read_holds(place: Place, configured: Sequence[Hold] = ()) -> Holds:
+    """The holds of a namespace: those of its file, if there is one, and `configured` ones from the settings.
 
-    Raises `BadHolds` for a file with any problem. If a key is set, raises `Untrusted` for an unsigned file, and for a
-    missing or older file if a mark recorded a newer one.
+    Raises `BadHolds` for a file with any problem, and `Refused` if a configured hold contradicts it. If a key is set,
+    raises `Untrusted` for an unsigned file, and for a missing or older file if a mark recorded a newer one.
     """
     file = _read_signed(place)
     if place.seal is not None:
         refuse_older_holds(place, file.number)
-    return file.parse(place)
+    return file.parse(place).with_configured(configured, holds_location(place))
 
 
-def read_holds_of_any_version(place: Place) -> Holds:
+def read_holds_of_any_version(place: Place, configured: Sequence[Hold] = ()) -> Holds:
     """Like `read_holds`, but accepts a missing or older file even if a mark recorded a newer one."""
-    return _read_signed(place).parse(place)
+    return _read_signed(place).parse(place).with_configured(configured, holds_location(place))
 
 
 def holds_location(place: Place) -> str:

@@ -33,11 +33,13 @@ class HoldsUsed(TypedDict):
     """The file of holds that a mark used: its hash ("" without a file), and the ids of its holds.
 
     For a signed file, also its `number`, and the newest version `seen` since then: used by a sweep of the mark, or
-    written while the mark could be swept.
+    written while the mark could be swept. If there were holds in the settings, `ids` and `sha256` cover them, too, and
+    `configured` has their ids.
     """
 
     sha256: str
     ids: list[str]
+    configured: NotRequired[list[str]]
     number: NotRequired[int]
     seen: NotRequired[HoldsSeen]
 
@@ -185,8 +187,10 @@ def refuse_earlier_format(record: MarkRecord, what: str) -> None:
 
 def newest_holds(record: MarkRecord) -> tuple[int, tuple[str, ...]]:
     """The number of the newest file of holds in a mark's record (0 if it isn't signed), and the ids of its holds."""
-    seen = record.holds.get("seen", record.holds)
-    return seen.get("number", 0), tuple(seen["ids"])
+    if seen := record.holds.get("seen"):
+        return seen["number"], tuple(seen["ids"])
+    configured = record.holds.get("configured", [])
+    return record.holds.get("number", 0), tuple(name for name in record.holds["ids"] if name not in configured)
 
 
 def finished_at(record: MarkRecord) -> datetime:

@@ -30,12 +30,14 @@ SECTIONS = "repositories"
 @dataclass(frozen=True, slots=True)
 class KnownSettings:
     """The names that a fleet file may contain: all `settings`; those that are `secret` or that apply to the whole
-    `process` only, which are refused in the file or in its sections; and the `renamed` ones, with their new names."""
+    `process` only, which are refused in the file or in its sections; the `renamed` ones, with their new names; and the
+    `additive` lists, to which each section that applies adds."""
 
     settings: Collection[str]
     secret: Collection[str] = ()
     process: Collection[str] = ()
     renamed: Mapping[str, str] = field(default_factory=dict)
+    additive: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +47,19 @@ class FleetFile:
     path: Path
     shared: Mapping[str, Any]
     sections: Mapping[str, Mapping[str, Any]]
+    additive: Collection[str] = ()
 
     def values(self, repository: str | None) -> dict[str, tuple[Any, str]]:
         """The values that apply to a repository, each with its origin; None: those for all repositories.
 
         The section with its id precedes sections with matching patterns, which precede the values for all repositories.
-        Raises `WrongUsage` if two patterns give it different values of one setting.
+        Additive lists have the items of all of them. Raises `WrongUsage` if two patterns give it different values of
+        one setting.
         """
         found = {name: (value, f"{name} in {self.path}") for name, value in self.shared.items()}
-        return found if repository is None else found | self._from_patterns(repository) | self.section(repository)
+        if repository is None:
+            return found
+        return found | self._from_patterns(repository) | self.section(repository) | self._added(repository)
 
     def matching(self, repository: str) -> list[str]:
         """The patterns of the sections that apply to a repository, in the order of the file."""
@@ -64,12 +70,21 @@ class FleetFile:
         origin = f'in [{SECTIONS}."{pattern}"] of {self.path}'
         return {name: (value, f"{name} {origin}") for name, value in self.sections.get(pattern, {}).items()}
 
+    def _added(self, repository: str) -> dict[str, tuple[Any, str]]:
+        parts = [self.shared, *(self.sections[pattern] for pattern in self.matching(repository))]
+        return {
+            name: ([item for part in parts for item in part.get(name, ())], f"{name} in {self.path}")
+            for name in self.additive
+            if any(name in part for part in parts)
+        }
+
     def _from_patterns(self, repository: str) -> dict[str, tuple[Any, str]]:
         found: dict[str, tuple[Any, str]] = {}
         exact = self.sections.get(repository, {})
         for pattern in self.matching(repository):
             for name, (value, origin) in self.section(pattern).items():
-                if name in found and found[name][0] != value and name not in exact:
+                differs = name in found and found[name][0] != value
+                if differs and name not in exact and name not in self.additive:
                     raise WrongUsage(
                         f"{found[name][1]} is {found[name][0]!r}, but {origin} is {value!r}, and both sections match "
                         f'{repository}. Set {name} in a section [{SECTIONS}."{repository}"], or change a pattern.'
@@ -111,7 +126,7 @@ def read_fleet_file(path: Path, known: KnownSettings) -> FleetFile:
     _refuse_unusable(content, f"in {path}", known, shared=True)
     for pattern, section in sections.items():
         _refuse_unusable(section, f'in [{SECTIONS}."{pattern}"] of {path}', known, shared=False)
-    return FleetFile(path, content, sections)
+    return FleetFile(path, content, sections, known.additive)
 
 
 def _refuse_unusable(values: Mapping[str, Any], where: str, known: KnownSettings, *, shared: bool) -> None:

@@ -57,6 +57,8 @@ PROCESS_SETTINGS = frozenset(
     }
 )
 """Settings of the lakeFS server, of Spark and of the selection of repositories, which can't differ by repository."""
+ADDITIVE_SETTINGS = frozenset({"holds"})
+"""Lists to which each source and section adds. A section can't remove what others contain."""
 
 # lakectl's variables, and the same settings in its file (as section, name).
 _LAKECTL_VARIABLES = {
@@ -231,6 +233,10 @@ class Settings(BaseSettings):
     mark_cron: Cron = DEFAULT_MARK_CRON
     mark_scope: Scope = Scope.UNIFIED
 
+    # Holds in addition to those in the namespaces, each with the fields of an entry of `holds.yaml`. Unlike other
+    # settings, those of all sources apply together.
+    holds: tuple[dict[str, Any], ...] = ()
+
     # Who is responsible for a repository, as shown to people and passed to those who are notified.
     owners: Patterns = ()
 
@@ -293,7 +299,9 @@ class Settings(BaseSettings):
         )
         for source in sources:
             for name, (value, origin) in source.items():
-                if name not in values:
+                if name in ADDITIVE_SETTINGS and name in values:
+                    values[name], origins[name] = (*values[name], *value), f"{origins[name]} and {origin}"
+                elif name not in values:
                     values[name], origins[name] = value, origin
         try:
             settings = cls(**values)
@@ -313,7 +321,9 @@ class Settings(BaseSettings):
         if path is None:
             return None
         secret = [name for name in cls.model_fields if cls.is_secret(name, "")]
-        fleet = read_fleet_file(path, KnownSettings(cls.model_fields, secret, PROCESS_SETTINGS, RENAMED))
+        fleet = read_fleet_file(
+            path, KnownSettings(cls.model_fields, secret, PROCESS_SETTINGS, RENAMED, ADDITIVE_SETTINGS)
+        )
         for values in (fleet.values(None), *map(fleet.section, fleet.sections)):
             given = {name: value for name, (value, _) in values.items()}
             origins = {name: origin for name, (_, origin) in values.items()}
@@ -480,6 +490,7 @@ _EXPECTED = {
     "repositories_include": "comma-separated shell patterns of repository ids, such as lake-*,archive",
     "repositories_exclude": "comma-separated shell patterns of repository ids, such as test-*",
     "mark_cron": "a cron schedule in UTC, such as 0 3 * * *",
+    "holds": "a list of tables, each with the fields of a hold, such as id, owner, reason and prefix",
     "mark_scope": "unified, committed or uncommitted",
     "spark_conf": 'a JSON object of strings, such as {"spark.executor.memory": "4g"}',
 }

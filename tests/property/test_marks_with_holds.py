@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -9,13 +10,14 @@ from typing import Any
 from unittest import mock
 
 import pytest
+import yaml
 
 from lakegc_assets.mark.options import MarkOptions
 from spark_resources.errors import DamagedData, Forbidden, Refused
 from spark_resources.lakefs import LakeFS
 from spark_resources.lakefs_sandbox import Sandbox, SandboxRepository
 from spark_resources.lakefs_sandbox.gc_api import set_rules
-from spark_resources.mark_store.hold_file import BadHolds
+from spark_resources.mark_store.hold_file import BadHolds, parse_holds
 from spark_resources.mark_store.holds import HOLDS_KEY
 from spark_resources.mark_store.mark import Mark, marks
 from spark_resources.model import OBJECTS_ON_HOLD, RANGES_ON_HOLD, Rules, Scope
@@ -137,6 +139,18 @@ def test_each_kind_of_hold_keeps_exactly_the_objects_that_it_names(world: World)
     assert facts["on_hold"]["imported"] == {"objects": 2, "bytes": len(b"data/imported/1") * 2}
     assert (facts["objects_on_hold"], facts["on_hold"]["legal"]["objects"]) == (len(HELD) + 2, 2)
     assert facts["kept_by_probes"] == 0
+
+
+def test_holds_keep_the_same_objects_whether_the_namespace_or_the_settings_have_them(world: World) -> None:
+    """Half of them are in each."""
+    tables = [hold.fields() for hold in parse_holds(EVERY_KIND.encode(), "holds.yaml")]
+    world.hold(yaml.safe_dump({"holds": tables[::2]}))
+    settings = {**world.sandbox.settings, "holds": json.dumps(tables[1::2])}
+    options = MarkOptions(min_age=timedelta(0), allow_young=True)
+    mark = Marker().mark(settings, "lake", "half", options)
+
+    assert world.expired(mark) == (LET_GO | NEVER_COMMITTED) - HELD.keys() - IMPORTED.keys()
+    assert world.on_hold_by_name(mark).keys() == HELD.keys() | IMPORTED.keys()
 
 
 @pytest.mark.parametrize("scope", [Scope.COMMITTED, Scope.UNCOMMITTED])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from lakegc_assets.rules.keep_reasons import (
     KeepReason,
 )
 from lakegc_assets.sweep.preconditions import SweepOptions
+from spark_resources.errors import Refused
 from spark_resources.lakefs_sandbox import Sandbox
 from spark_resources.lakefs_sandbox.repository import SandboxRepository
 from spark_resources.mark_store.holds import HOLDS_KEY
@@ -153,3 +155,67 @@ def test_every_keep_reason_has_a_lookup() -> None:
     """A reason without a lookup would keep no object."""
     assert tuple(LOOKUPS) == KEEP_REASONS
     assert len({reason.name for reason in KEEP_REASONS}) == len(KEEP_REASONS)
+
+
+# --- holds in the settings --------------------------------------------------------------------------------------------
+
+
+def with_holds(lake: Lake, **prefixes: str) -> dict[str, str]:
+    """The sandbox's settings with holds on stored objects, given by id."""
+    holds = [{"id": name, "prefix": key, "owner": "ada", "reason": "because"} for name, key in prefixes.items()]
+    return {**lake.sandbox.settings, "holds": json.dumps(holds)}
+
+
+def test_a_hold_in_the_settings_keeps_its_objects_out_of_the_expired_set(lake: Lake) -> None:
+    """It adds to the namespace's own holds."""
+    put_on_hold(lake)
+    marked = Marker().mark(with_holds(lake, free=lake.free), "lake", "m1", ANY_AGE)
+
+    assert marked.expired == set()
+    assert marked.record.holds["ids"] == ["audit", "free"]
+
+
+def test_a_hold_added_to_the_settings_after_the_approval_rescues_its_objects(lake: Lake) -> None:
+    """A fleet file that changes between approval and sweep can only keep more."""
+    Marker().mark(lake.sandbox.settings, "lake", "m1", ANY_AGE)
+    Sweeper().approve(lake.sandbox.settings, "lake", "m1")
+    report = Sweeper().sweep(with_holds(lake, audit=lake.kept.address), "lake", "m1", SweepOptions())
+
+    assert lake.is_stored(lake.kept.address)
+    assert not lake.is_stored(lake.free)
+    assert report.objects == {"deleted": 1, "rescued": 1}
+
+
+def test_an_approval_is_refused_if_the_holds_in_the_settings_have_changed_since_the_mark(lake: Lake) -> None:
+    settings = with_holds(lake, audit=lake.kept.address)
+    Marker().mark(settings, "lake", "m1", ANY_AGE)
+
+    for changed, words in (
+        (lake.sandbox.settings, "dropped audit"),
+        (with_holds(lake, audit=lake.kept.address, more="data/x"), "added more"),
+        (with_holds(lake, audit="data/"), "same ids, different definitions"),
+    ):
+        with pytest.raises(Refused, match=words):
+            Sweeper().approve(changed, "lake", "m1")
+    Sweeper().approve(settings, "lake", "m1")
+
+
+def test_a_sweep_is_refused_if_the_settings_lack_a_hold_that_the_mark_used(lake: Lake) -> None:
+    """A process in another folder may not read the fleet file. The hold might cover what was tagged since the mark."""
+    settings = with_holds(lake, audit=lake.kept.address)
+    Marker().mark(settings, "lake", "m1", ANY_AGE)
+    Sweeper().approve(settings, "lake", "m1")
+
+    with pytest.raises(Refused, match=r"holds from the settings that are missing now: audit\. Set LAKEGC_CONFIG"):
+        Sweeper().sweep(lake.sandbox.settings, "lake", "m1", SweepOptions())
+    assert lake.is_stored(lake.free)
+    Sweeper().sweep(settings, "lake", "m1", SweepOptions())
+    assert not lake.is_stored(lake.free)
+    assert lake.is_stored(lake.kept.address)
+
+
+def test_a_hold_in_the_settings_that_contradicts_the_namespace_stops_marks(lake: Lake) -> None:
+    put_on_hold(lake)
+
+    with pytest.raises(Refused, match=r"the hold 'audit' in .*holds\.yaml differs"):
+        Marker().mark(with_holds(lake, audit=lake.free), "lake", "m1", ANY_AGE)
