@@ -1,4 +1,4 @@
-"""Identifiers of marks, partitions and scopes: the part of the model that commands need.
+"""Identifiers of marks, partitions, scopes and events: the part of the model that commands need.
 
 Pure like `model`, which re-exports these names. It is a separate module so that `lakegc --help` starts quickly.
 """
@@ -22,6 +22,15 @@ class Scope(StrEnum):
     UNIFIED = "unified"  # every stored object
     COMMITTED = "committed"  # addresses that expired commits refer to
     UNCOMMITTED = "uncommitted"  # stored objects that no commit refers to
+
+
+class Event(StrEnum):
+    """What people are notified of."""
+
+    APPROVAL_WAITING = "approval_waiting"  # a mark was finished, and has expired objects
+    BRAKES_TRIPPED = "brakes_tripped"  # a finished mark trips brakes
+    RUN_FAILED = "run_failed"  # a mark, backup or sweep failed, or was refused
+    SWEPT = "swept"  # a sweep ended, with or without failures
 
 
 def default_mark_id(start: datetime) -> str:

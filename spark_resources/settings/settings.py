@@ -10,12 +10,13 @@ import os
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from fnmatch import fnmatchcase
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cronsim import CronSim, CronSimError
-from pydantic import BeforeValidator, Field, PrivateAttr, SecretStr, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, SecretStr, ValidationError
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -26,7 +27,7 @@ from pydantic_settings import (
 )
 
 from spark_resources.errors import WrongUsage, did_you_mean
-from spark_resources.identifiers import Scope
+from spark_resources.identifiers import Event, Scope
 from spark_resources.records.signing import KEY_FORMAT, KEY_VARIABLE, SigningKeys, parse_keys
 from spark_resources.settings.fleet_file import VARIABLE as FLEET_FILE_VARIABLE
 from spark_resources.settings.fleet_file import FleetFile, KnownSettings, find_fleet_file, read_fleet_file
@@ -54,9 +55,11 @@ PROCESS_SETTINGS = frozenset(
         *("connect_timeout_s", "read_timeout_s", "slow_read_timeout_s", "task_timeout_s"),
         *("spark_master", "parallelism", "shuffle_partitions", "spark_conf"),
         *("repositories_include", "repositories_exclude"),
+        "log_format",
     }
 )
-"""Settings of the lakeFS server, of Spark and of the selection of repositories, which can't differ by repository."""
+"""Settings of the lakeFS server, of Spark, of logs and of the selection of repositories, which can't differ by
+repository."""
 ADDITIVE_SETTINGS = frozenset({"holds"})
 """Lists to which each source and section adds. A section can't remove what others contain."""
 
@@ -107,6 +110,28 @@ def _address(value: object) -> object:
     raise ValueError("not an address")
 
 
+def _webhook(value: object) -> object:
+    """An http(s) address, which may have a query. User name and password are refused, because they wouldn't be sent."""
+    if isinstance(value, str) and re.fullmatch(r"https?://[^/?#@\s]+(/[^#\s]*)?", value.strip()):
+        return value.strip()
+    raise ValueError("not an address")
+
+
+def _metrics_file(value: str) -> str:
+    """An absolute path that the node exporter reads. Raises `ValueError` for any other."""
+    if not value.startswith("/") or not value.endswith(".prom"):
+        raise ValueError("not an absolute path that ends with .prom")
+    return value
+
+
+def _event_patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
+    """Patterns that each match an event. Others are refused: a misspelled one would silently drop notifications."""
+    for pattern in patterns:
+        if not any(fnmatchcase(event, pattern) for event in Event):
+            raise ValueError(f"no event matches {pattern}")
+    return patterns
+
+
 def _cron(value: object) -> object:
     """A cron expression with five fields. Raises `ValueError` if it isn't one."""
     if not isinstance(value, str):
@@ -138,6 +163,9 @@ Cron = Annotated[str, BeforeValidator(_cron)]
 Secret = Annotated[SecretStr, Field(min_length=1)]
 Patterns = Annotated[tuple[Name, ...], NoDecode, BeforeValidator(_split_list)]
 SecretTexts = Annotated[tuple[Secret, ...], NoDecode, BeforeValidator(_split_list)]
+Webhook = Annotated[SecretStr, BeforeValidator(_webhook)]
+MetricsFile = Annotated[Name, AfterValidator(_metrics_file)]
+Events = Annotated[Patterns, AfterValidator(_event_patterns)]
 
 
 class Settings(BaseSettings):
@@ -239,6 +267,16 @@ class Settings(BaseSettings):
 
     # Who is responsible for a repository, as shown to people and passed to those who are notified.
     owners: Patterns = ()
+
+    # Notifications: the webhook's address is a secret, because whoever knows it can post there; events by shell
+    # patterns of their names. Metrics for Prometheus, and the format of lines on stderr.
+    webhook_url: Webhook | None = None
+    webhook_secret: Secret | None = None
+    webhook_format: Literal["json", "slack"] = "json"
+    notify: Events = ("*",)
+    metrics_file: MetricsFile | None = None
+    metrics_push_url: Address | None = None
+    log_format: Literal["text", "json"] = "text"
 
     # Spark. The configuration may contain credentials for stores, so it is never shown. The number of tasks depends on
     # Spark's cores, unless it is set here.
@@ -492,6 +530,12 @@ _EXPECTED = {
     "mark_cron": "a cron schedule in UTC, such as 0 3 * * *",
     "holds": "a list of tables, each with the fields of a hold, such as id, owner, reason and prefix",
     "mark_scope": "unified, committed or uncommitted",
+    "webhook_url": "http(s)://host[:port]/path, without a user name or password",
+    "webhook_format": "json or slack",
+    "notify": f"comma-separated shell patterns of events, which are {', '.join(Event)}; * for all",
+    "metrics_file": "an absolute path that ends with .prom, as the node exporter requires",
+    "metrics_push_url": "http(s)://host[:port], without a user name or password",
+    "log_format": "text or json",
     "spark_conf": 'a JSON object of strings, such as {"spark.executor.memory": "4g"}',
 }
 
@@ -509,7 +553,7 @@ def _validation_error(
 
 def may_have_secret(cls: type[Settings], name: str) -> bool:
     """Whether a value of this setting may have a secret in it, such as a URL with a password."""
-    return cls.is_secret(name, "") or name == "spark_conf" or name.endswith("endpoint_url")
+    return cls.is_secret(name, "") or name == "spark_conf" or name.endswith("_url")
 
 
 def _expected_form(cls: type[Settings], name: str) -> str:

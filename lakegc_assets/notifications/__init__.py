@@ -1,0 +1,6 @@
+"""Notifications of events by webhook, and metrics for Prometheus.
+
+`messages` has the notifications and their bodies, `run_events` reads them from Dagster's runs, `webhook` sends them,
+and `outbox` is the queue of those that are still to be sent. `gauges` computes metrics from records, `metrics` reads
+the records of a repository and publishes its metrics, and `metrics_file` is the file of the node exporter.
+"""
