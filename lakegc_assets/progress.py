@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from spark_resources.errors import LakegcError
+from spark_resources.errors import LakegcError, LakegcWarning
 
 LogMessage = Callable[[str], None]
 LOG_EVERY_S = 5.0
@@ -63,5 +64,15 @@ def logged_and_published(log: LogMessage) -> LogMessage:
     def log_message(sentence: str) -> None:
         log(sentence)
         publish(sentence)
+
+    return log_message
+
+
+def logged_and_warned(log_warning: LogMessage) -> LogMessage:
+    """A function that writes a warning to a log, such as the Dagster log of this run, and to stderr."""
+
+    def log_message(sentence: str) -> None:
+        log_warning(sentence)
+        warnings.warn(sentence, LakegcWarning, stacklevel=2)
 
     return log_message

@@ -11,8 +11,9 @@ from lakegc_assets.assets.review import expired_set
 from lakegc_assets.backup.backup import back_up
 from lakegc_assets.backup.context import CONCURRENT_COPIES, CopyLimits, open_backup
 from lakegc_assets.backup.manifest import Backup
+from lakegc_assets.notifications.metrics import publish_backup
 from lakegc_assets.partitions import PARTITIONS
-from lakegc_assets.progress import logged_and_published
+from lakegc_assets.progress import logged_and_published, logged_and_warned
 from lakegc_assets.resources import MarksResource
 from spark_resources.errors import WrongUsage
 from spark_resources.model import Partition
@@ -63,7 +64,9 @@ def backup(context: dg.AssetExecutionContext, config: BackupConfig, marks: Marks
             marks.lakefs.client(), settings, partition.repository, name, to,
             spark=marks.session, limits=limits, log_message=log_message,
         )  # fmt: skip
-        return backup_result(back_up(run), f"{run.to.store().where}/{run.folder}")
+        summary = back_up(run)
+        publish_backup(summary, settings, logged_and_warned(context.log.warning))
+        return backup_result(summary, f"{run.to.store().where}/{run.folder}")
 
 
 def backup_result(summary: Backup, where: str) -> dg.MaterializeResult[Any]:

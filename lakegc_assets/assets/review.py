@@ -8,7 +8,9 @@ from lakegc_assets.approval.parse_request import MIN_DIGEST_CHARACTERS
 from lakegc_assets.assets.results import MaterializeResults, reporting_failures
 from lakegc_assets.mark import expired_set as expired
 from lakegc_assets.mark.metadata import expired_set_result
+from lakegc_assets.notifications.metrics import publish_repository
 from lakegc_assets.partitions import PARTITIONS
+from lakegc_assets.progress import logged_and_warned
 from lakegc_assets.resources import MarksResource
 from spark_resources.mark_store.record import CHAIN
 
@@ -36,7 +38,9 @@ def expired_set(context: dg.AssetExecutionContext, marks: MarksResource) -> Mate
     with reporting_failures(context):
         run = marks.resume(context.partition_key, context.log.info)
         expired.compute(run)
-        yield expired_set_result(run, price=marks.settings(run.partition.repository).price_per_gb_month)
+        settings = marks.settings(run.partition.repository)
+        publish_repository(run.place, run.partition.repository, settings, logged_and_warned(context.log.warning))
+        yield expired_set_result(run, price=settings.price_per_gb_month)
 
 
 APPROVAL = dg.AssetKey("sweep_approval")

@@ -7,7 +7,9 @@ from pydantic import Field
 from lakegc_assets.assets.backup import backup
 from lakegc_assets.assets.results import MaterializeResults, reporting_failures
 from lakegc_assets.assets.review import expired_set, sweep_approval
+from lakegc_assets.notifications.metrics import publish_repository
 from lakegc_assets.partitions import PARTITIONS
+from lakegc_assets.progress import logged_and_warned
 from lakegc_assets.resources import MarksResource
 from lakegc_assets.sweep.metadata import sweep_result
 from lakegc_assets.sweep.preconditions import SweepOptions, open_sweep
@@ -52,6 +54,8 @@ def sweep_report(context: dg.AssetExecutionContext, config: SweepConfig, marks: 
     with reporting_failures(context):
         run = open_sweep(marks, context.partition_key, config.options(), context.log.info)
         report = sweep(run)
+        settings = marks.settings(report.repository)
+        publish_repository(run.place, report.repository, settings, logged_and_warned(context.log.warning))
         result = sweep_result(run.place, report)
         with reporting_failures(metadata=result.metadata):
             if not report.success:

@@ -1,0 +1,104 @@
+"""The metrics of one repository, computed from its records. Pure.
+
+All are gauges: the records of a namespace can be retired, so no number only grows. Names follow the conventions of
+Prometheus; `repository` is the only label, so the number of series doesn't grow with the number of marks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from lakegc_assets.backup.manifest import Backup
+from lakegc_assets.rules.brakes import BrakeLimits, brakes, effective_time
+from lakegc_assets.sweep.report import Report
+from spark_resources.mark_store.record import RECORD_FORMAT, MarkRecord, finished_at
+from spark_resources.model import MarkState, Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Gauge:
+    """One metric: its name, what it measures, and its value."""
+
+    name: str
+    help: str
+    value: float
+
+
+def repository_gauges(
+    marks: Sequence[MarkRecord], reports: Sequence[Report], limits: BrakeLimits, *, now: datetime
+) -> list[Gauge]:
+    """The metrics of a repository's finished marks and sweep reports, in any order. `now` is by the store's clock.
+
+    Marks of earlier formats are left out. Without a mark or a sweep, its metrics don't exist, instead of being 0.
+    """
+    known = [record for record in marks if record.format == RECORD_FORMAT and record.finished is not None]
+    gauges: list[Gauge] = []
+    if known:
+        gauges += _newest_mark(max(known, key=finished_at), limits, now)
+        waiting = sum(_is_waiting(record, limits, now) for record in known)
+        gauges.append(Gauge("lakegc_marks_waiting", "Marks with expired objects that can be approved.", waiting))
+    if reports:
+        gauges += _sweeps(reports)
+    return gauges
+
+
+def _newest_mark(record: MarkRecord, limits: BrakeLimits, now: datetime) -> Iterator[Gauge]:
+    counts, finished = record.counts, finished_at(record)
+    started = min((step.started for step in record.steps.values()), default=record.start)
+    tripped = sum(brake.tripped for brake in brakes(record, limits, now=now))
+    for name, text, value in (
+        ("timestamp_seconds", "When the newest mark was finished, by the store's clock.", finished.timestamp()),
+        ("duration_seconds", "How long the newest mark took.", (finished - started).total_seconds()),
+        ("stored_objects", "Stored objects that the newest mark compared: its candidates.", counts["candidates"]),
+        ("stored_bytes", "Size of these objects.", counts["candidate_bytes"]),
+        ("live_objects", "Addresses that the newest mark found to be live.", counts["live"]),
+        ("expired_objects", "Objects that the newest mark found to be expired.", counts["expired"]),
+        ("expired_bytes", "Size of these objects.", counts["expired_bytes"]),
+        ("kept_bytes", "Stored bytes that are not expired.", counts["candidate_bytes"] - counts["expired_bytes"]),
+        ("brakes_tripped", "Brakes that the newest mark trips.", tripped),
+    ):
+        yield Gauge(f"lakegc_last_mark_{name}", text, value)
+
+
+def _is_waiting(record: MarkRecord, limits: BrakeLimits, now: datetime) -> bool:
+    is_recent = now - effective_time(record) <= limits.age
+    return record.state is MarkState.MARKED and record.counts["expired"] > 0 and is_recent
+
+
+def _sweeps(reports: Sequence[Report]) -> Iterator[Gauge]:
+    newest = max(reports, key=lambda report: report.ended)
+    objects, sizes = newest.objects, newest.sizes
+    for name, text, value in (
+        ("timestamp_seconds", "When the newest sweep ended, by the store's clock.", newest.ended.timestamp()),
+        ("duration_seconds", "How long its last run took.", (newest.ended - newest.began).total_seconds()),
+        ("deleted_objects", "Objects that the newest sweep deleted.", objects.get(Outcome.DELETED.value, 0)),
+        ("deleted_bytes", "Size of these objects.", sizes.get(Outcome.DELETED.value, 0)),
+        ("quarantined_objects", "Objects that it quarantined.", objects.get(Outcome.QUARANTINED.value, 0)),
+        ("failed_objects", "Objects that it failed to delete.", objects.get(Outcome.FAILED.value, 0)),
+        (
+            "rescued_objects",
+            "Objects that it kept because they were live again.",
+            objects.get(Outcome.RESCUED.value, 0),
+        ),
+        ("late_objects", "Objects that became live while they were being deleted.", newest.late_objects),
+    ):
+        yield Gauge(f"lakegc_last_sweep_{name}", text, value)
+    freed = (Outcome.DELETED.value, Outcome.PURGED.value)
+    for unit, totals in (("objects", [one.objects for one in reports]), ("bytes", [one.sizes for one in reports])):
+        value = sum(total.get(outcome, 0) for total in totals for outcome in freed)
+        yield Gauge(f"lakegc_freed_{unit}", f"Deleted {unit}, by all sweeps with a report in the namespace.", value)
+
+
+def backup_gauges(backup: Backup) -> list[Gauge]:
+    """The metrics of a repository's newest backup."""
+    return [
+        Gauge(f"lakegc_last_backup_{name}", text, value)
+        for name, text, value in (
+            ("timestamp_seconds", "When the newest backup ended, by its store's clock.", backup.ended.timestamp()),
+            ("duration_seconds", "How long its last run took.", backup.seconds),
+            ("objects", "Objects in the newest backup.", backup.copied),
+            ("bytes", "Size of these objects.", backup.copied_bytes),
+        )
+    ]

@@ -1,0 +1,108 @@
+"""Publish the metrics of a repository when a run ends: in a file for the node exporter, and to a push gateway.
+
+A failure never fails the run: it is logged as a warning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib import metadata
+from pathlib import Path
+
+from lakegc_assets.backup.manifest import Backup
+from lakegc_assets.notifications import metrics_file
+from lakegc_assets.notifications.gauges import Gauge, backup_gauges, repository_gauges
+from lakegc_assets.notifications.metrics_file import LABEL, Families
+from lakegc_assets.progress import LogMessage
+from lakegc_assets.rules.brakes import BrakeLimits
+from lakegc_assets.sweep.report import Report, read_report
+from spark_resources.errors import DamagedData, WrongUsage
+from spark_resources.mark_store.mark import MARKS_ROOT, earlier_marks
+from spark_resources.model import MarkState
+from spark_resources.settings import Settings
+from spark_resources.stores.base import folders_in
+from spark_resources.stores.place import Place
+from spark_resources.stores.prefetch import fetched_at_once
+
+JOB = "lakegc"
+PUSH_TIMEOUT_S = 10.0
+_SWEPT = (MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES, MarkState.SWEEPING)
+
+
+def publish_repository(place: Place, repository: str, settings: Settings, log_warning: LogMessage) -> None:
+    """Publish the metrics of a repository's marks and sweeps, from the records in its namespace, as far as settings
+    ask for them."""
+    _publish(lambda: _from_records(place, settings), repository, settings, log_warning)
+
+
+def publish_backup(backup: Backup, settings: Settings, log_warning: LogMessage) -> None:
+    """Publish the metrics of a repository's backup, as far as settings ask for them."""
+    _publish(lambda: backup_gauges(backup), backup.subject.repository, settings, log_warning)
+
+
+def _publish(
+    compute: Callable[[], Sequence[Gauge]], repository: str, settings: Settings, log_warning: LogMessage
+) -> None:
+    if settings.metrics_file is None and settings.metrics_push_url is None:
+        return
+    try:
+        gauges = compute()
+    except Exception as error:  # the run's own result is what counts
+        log_warning(f"The metrics of {repository} could not be computed: {error}")
+        return
+    if settings.metrics_file is not None:
+        try:
+            metrics_file.update(Path(settings.metrics_file), repository, families(gauges, repository))
+        except Exception as error:
+            log_warning(f"The metrics of {repository} were not written: {error}")
+    if settings.metrics_push_url is not None:
+        try:
+            push(settings.metrics_push_url, repository, families(gauges, repository))
+        except Exception as error:
+            log_warning(
+                f"The metrics of {repository} were not pushed to {settings.metrics_push_url}: {error}. Check "
+                "LAKEGC_METRICS_PUSH_URL, and whether the push gateway runs."
+            )
+
+
+def _from_records(place: Place, settings: Settings) -> list[Gauge]:
+    records = [mark.record for mark in earlier_marks(place).finished]
+    not_swept = {record.mark_id for record in records if record.state not in _SWEPT}
+    sweeps = reports(place, except_of=not_swept)
+    return repository_gauges(records, sweeps, BrakeLimits.of(settings), now=place.store().now())
+
+
+def reports(place: Place, *, except_of: set[str]) -> list[Report]:
+    """The readable reports of all sweeps in a namespace, those of foreign marks included, except those of marks that
+    certainly have none."""
+
+    def read(mark_id: str) -> Report | None:
+        try:
+            return read_report(place, mark_id)
+        except (DamagedData, WrongUsage):
+            return None
+
+    folders = (folder.removeprefix(MARKS_ROOT).rstrip("/") for folder in folders_in(place.store(), MARKS_ROOT))
+    mark_ids = sorted(set(folders) - except_of)
+    return [report for report in fetched_at_once(mark_ids, read) if report is not None]
+
+
+def families(gauges: Sequence[Gauge], repository: str) -> Families:
+    """Metrics in the form of prometheus_client, labelled with the repository; and lakegc's version."""
+    from prometheus_client.core import GaugeMetricFamily
+
+    build = GaugeMetricFamily("lakegc_build_info", "lakegc's version, as a label.", labels=["version"])
+    build.add_metric([metadata.version("lakegc")], 1)
+    found = [build]
+    for gauge in gauges:
+        family = GaugeMetricFamily(gauge.name, gauge.help, labels=[LABEL])
+        family.add_metric([repository], gauge.value)
+        found.append(family)
+    return Families(tuple(found))
+
+
+def push(url: str, repository: str, pushed: Families) -> None:
+    """Push metrics to the gateway, in a group for each repository. Other metrics of the group are kept."""
+    from prometheus_client import pushadd_to_gateway
+
+    pushadd_to_gateway(url, job=JOB, registry=pushed, grouping_key={LABEL: repository}, timeout=PUSH_TIMEOUT_S)
