@@ -10,6 +10,7 @@ from lakegc_assets.assets.backup import backup
 from lakegc_assets.assets.review import sweep_approval
 from lakegc_assets.assets.sweep import sweep_report
 from lakegc_assets.jobs import MARK_ASSETS, approve_job, backup_and_sweep_job, backup_job, mark_job, sweep_job
+from lakegc_assets.notifications.console_logger import console
 from lakegc_assets.resources import MarksResource
 from lakegc_assets.schedules import SCHEDULES
 from lakegc_assets.sensors import SENSORS
@@ -29,4 +30,5 @@ defs = dg.Definitions(
     sensors=SENSORS,
     resources={"lakefs": lakefs, "spark": spark, "marks": MarksResource(lakefs=lakefs, spark=spark)},
     executor=dg.in_process_executor,
+    loggers={"console": console},
 )

@@ -17,7 +17,7 @@ from lakegc_assets.assets.mark import committed_addresses, namespace_slices, ret
 from lakegc_assets.assets.results import reporting_failures
 from lakegc_assets.assets.review import expired_set
 from lakegc_assets.assets.sweep import sweep_report
-from lakegc_assets.partitions import PARTITIONS, REPOSITORY_TAG, TAGGED_CONFIG, repository_tag
+from lakegc_assets.partitions import PARTITIONS, REPOSITORY_TAG, TAGGED_CONFIG, console_config, repository_tag
 from lakegc_assets.resources import MarksResource
 from lakegc_assets.rules.brakes import BrakeLimits
 from lakegc_assets.sweep.preconditions import partition_and_target
@@ -111,7 +111,7 @@ APPROVE_TEMPLATE = {"ops": {give_approval.name: {"config": {"by": "", "digest": 
     partitions_def=PARTITIONS,
     config=dg.PartitionedConfig(
         PARTITIONS,
-        run_config_for_partition_key_fn=lambda _: APPROVE_TEMPLATE,
+        run_config_for_partition_key_fn=lambda _: {**APPROVE_TEMPLATE, **console_config(os.environ)},
         tags_for_partition_key_fn=repository_tag,
     ),
     executor_def=dg.in_process_executor,
@@ -161,7 +161,10 @@ def mark_request(repository: Repository, mark_id: str, run_key: str, tags: Mappi
     scope = Settings.load(os.environ, home_folder(), repository=repository.id).mark_scope
     return dg.RunRequest(
         run_key=run_key,
-        run_config={"ops": {namespace_slices.op.name: {"config": {"scope": scope.name}}}},
+        run_config={
+            "ops": {namespace_slices.op.name: {"config": {"scope": scope.name}}},
+            **console_config(os.environ),
+        },
         partition_key=str(Partition.of(repository.id, mark_id)),
         tags={REPOSITORY_TAG: repository.id, **tags},
     )

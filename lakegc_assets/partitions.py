@@ -2,10 +2,16 @@
 
 # no `from __future__ import annotations` here: Dagster reads the annotations of configs and resources
 
+import os
+from collections.abc import Mapping
+from typing import Any
+
 import dagster as dg
 
 from spark_resources.errors import LakegcError
+from spark_resources.host.user_folders import home_folder
 from spark_resources.model import Partition
+from spark_resources.settings import has_json_logs
 
 PARTITIONS = dg.DynamicPartitionsDefinition(name="repository_and_mark")
 """One partition per repository and mark; its key is `repository|mark_id`."""
@@ -23,7 +29,14 @@ def repository_tag(partition_key: str) -> dict[str, str]:
         return {}
 
 
+def console_config(environ: Mapping[str, str]) -> dict[str, Any]:
+    """The part of a run's configuration that makes Dagster use the logger for JSON; empty if its own is used."""
+    return {"loggers": {"console": {}}} if has_json_logs(environ, home_folder()) else {}
+
+
 TAGGED_CONFIG = dg.PartitionedConfig(
-    PARTITIONS, run_config_for_partition_key_fn=lambda _: {}, tags_for_partition_key_fn=repository_tag
+    PARTITIONS,
+    run_config_for_partition_key_fn=lambda _: console_config(os.environ),
+    tags_for_partition_key_fn=repository_tag,
 )
-"""An empty configuration that adds REPOSITORY_TAG to every run, including those launched in the UI."""
+"""The configuration of every run, including those launched in the UI: it adds REPOSITORY_TAG, and the logger."""

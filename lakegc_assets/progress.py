@@ -6,6 +6,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from spark_resources.errors import LakegcError, LakegcWarning
 
@@ -13,6 +14,28 @@ LogMessage = Callable[[str], None]
 LOG_EVERY_S = 5.0
 
 _listeners: list[LogMessage] = []
+
+
+@dataclass(frozen=True, slots=True)
+class RunFields:
+    """What a line of a log is about, as far as it is known: a run in Dagster, a repository and a mark."""
+
+    run_id: str | None = None
+    repository: str | None = None
+    mark_id: str | None = None
+
+
+_about = RunFields()
+
+
+def set_run_fields(about: RunFields) -> None:
+    """From now on, everything that this process publishes or prints is about this."""
+    global _about  # noqa: PLW0603 (a process runs one command)
+    _about = about
+
+
+def run_fields() -> RunFields:
+    return _about
 
 
 def publish(sentence: str) -> None:

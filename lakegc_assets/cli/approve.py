@@ -18,7 +18,7 @@ from lakegc_assets.approval.preconditions import BrakeNotTripped, StoppedByBrake
 from lakegc_assets.approval.proposals import ApprovalRequest, Proposal, propose
 from lakegc_assets.cli import brakes_table
 from lakegc_assets.cli.console import cell, print_command, print_sentence, print_table, printing, read_answer, size
-from lakegc_assets.cli.escaping import print_error, print_text
+from lakegc_assets.cli.escaping import print_log, print_text
 from lakegc_assets.cli.invocation import command
 from lakegc_assets.cli.mark import Server, resolve_mark_id
 from lakegc_assets.formatting import plural
@@ -211,7 +211,7 @@ def show(proposal: Proposal, options: ApproveOptions) -> None:
 @printing()
 def show_approval(proposal: Proposal, granted: Approval, *, as_json: bool) -> None:
     if granted.for_reference:
-        print_error(f"lakegc: warning: {REFERENCE_WARNING}")
+        print_log(f"warning: {REFERENCE_WARNING}", level="WARNING")
     if as_json:
         print_text(json.dumps(document(proposal, granted), indent=1))
         return

@@ -30,7 +30,7 @@ from lakegc_assets.cli.options import (
     resolve_partition,
 )
 from lakegc_assets.cli.sandbox_app import sandbox_app
-from lakegc_assets.progress import listening
+from lakegc_assets.progress import RunFields, listening, set_run_fields
 from spark_resources.errors import WrongUsage
 from spark_resources.host.user_folders import home_folder
 from spark_resources.identifiers import Partition, Scope, default_mark_id
@@ -165,7 +165,7 @@ def mark(
     from lakegc_assets.cli import mark as marks
 
     marks.refuse_mark_early(partition, options)
-    with progress() as status:
+    with progress(repository, partition.mark_id) as status:
         status("starting")
         record = marks.make_mark(partition, options)
     marks.show_mark(record, as_json=output is Format.JSON)
@@ -272,7 +272,7 @@ def sweep(
     from lakegc_assets.sweep.preconditions import SweepOptions
 
     check_java()
-    with progress() as status:
+    with progress(repository, mark_id) as status:
         status("starting the sweep")
         partition = resolve_partition(repository, mark_id)
         sweeps.refuse_early(partition)
@@ -305,7 +305,7 @@ def backup(
 
     check_java()
     limits = CopyLimits(at_once, backups.parse_bandwidth(bandwidth))
-    with progress():
+    with progress(repository, mark_id):
         result = backups.backup(repository, mark_id, to, limits)
     backups.show_backup(result, as_json=output is Format.JSON)
 
@@ -343,7 +343,7 @@ def restore(
     drill_options = backups.DrillOptions(drill, seed, scratch) if drill else None
     limits = CopyLimits(at_once, backups.parse_bandwidth(bandwidth))
     partition = Partition.of(repository, mark_id)
-    with progress():
+    with progress(repository, mark_id):
         result = backups.restore(partition, source, selection, limits, drill_options)
     backups.show_restored(partition, result, source, as_json=output is Format.JSON)
 
@@ -358,7 +358,7 @@ def undo(
     from lakegc_assets.cli import sweep as sweeps
 
     check_java()
-    with progress():
+    with progress(repository, mark_id):
         result = sweeps.undo(resolve_partition(repository, mark_id))
     result.show(as_json=output is Format.JSON)
 
@@ -377,7 +377,7 @@ def purge(
     partition = resolve_partition(repository, mark_id)
     result = sweeps.QuarantineResult(partition, {})
     if sweeps.confirm_purge(partition, yes=yes):
-        with progress():
+        with progress(repository, mark_id):
             result = sweeps.purge(partition)
     result.show(as_json=output is Format.JSON)
 
@@ -420,7 +420,7 @@ def fsck(
     from lakegc_assets.cli import fsck as checks
 
     check_java()
-    with progress():
+    with progress(repository):
         result = checks.run(repository, write_missing=write_missing)
     return checks.show(result, write_missing=write_missing, as_json=output is Format.JSON)
 
@@ -471,9 +471,10 @@ def start_spark_ahead(context: typer.Context, *, keep_running: bool = True) -> N
 
 
 @contextmanager
-def progress() -> Iterator[Any]:
+def progress(repository: str | None = None, mark_id: str | None = None) -> Iterator[Any]:
     """Show progress on stderr while the context lasts: one updated line on a terminal, new lines elsewhere."""
     from lakegc_assets.cli.progress import show_progress
 
+    set_run_fields(RunFields(None, repository, mark_id))
     with show_progress() as log_message, listening(log_message):
         yield log_message

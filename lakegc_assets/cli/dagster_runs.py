@@ -19,6 +19,7 @@ from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 
 from lakegc_assets.definitions import backup_job, defs, mark_job, sweep_job
 from lakegc_assets.partitions import PARTITIONS, REPOSITORY_TAG
+from lakegc_assets.progress import RunFields, set_run_fields
 from spark_resources.errors import LakegcError, LakegcWarning, NothingToDo, Unavailable, WrongUsage
 from spark_resources.host.private_files import open_private, private_folder
 from spark_resources.host.user_folders import data_folder
@@ -156,6 +157,7 @@ def run_job(
     logging.getLogger("dagster").setLevel(logging.CRITICAL)
     definitions = defs if resources is None else _with_resources(resources)
     run_id = str(uuid.uuid4())
+    set_run_fields(RunFields(run_id, partition.repository, partition.mark_id))
     try:
         result = definitions.resolve_job_def(name).execute_in_process(
             instance=instance,
@@ -207,5 +209,6 @@ def _with_resources(resources: Mapping[str, Any]) -> dg.Definitions:
         asset_checks=defs.asset_checks,
         jobs=defs.jobs,
         executor=defs.executor,
+        loggers=defs.loggers,
         resources={**(defs.resources or {}), **resources},
     )

@@ -4,11 +4,14 @@ cursor, change colors or hide text, so all output is escaped here, and no other 
 from __future__ import annotations
 
 import io
+import os
 import sys
 import warnings
+from datetime import UTC, datetime
 from typing import TextIO
 
 from lakegc_assets.formatting import escaped_name
+from lakegc_assets.progress import run_fields
 from spark_resources.errors import LakegcWarning
 
 _COLORS = {"red": "\x1b[31m", "yellow": "\x1b[33m"}
@@ -32,6 +35,29 @@ def print_error(text: str, *, color: str = "") -> None:
         print_text(text, file=sys.stderr)
 
 
+def print_log(message: str, *, level: str, color: str = "") -> None:
+    """Print a message to standard error: for people, or as a line of JSON if the setting `log_format` is json."""
+    if is_json():
+        print_json_line(message, level=level)
+    else:
+        print_error(f"lakegc: {message}", color=color)
+
+
+def is_json() -> bool:
+    """Whether messages on standard error are lines of JSON."""
+    from spark_resources.host.user_folders import home_folder
+    from spark_resources.settings import has_json_logs
+
+    return has_json_logs(os.environ, home_folder())
+
+
+def print_json_line(message: str, *, level: str) -> None:
+    """Print a line of JSON to standard error, with the run, repository and mark of this command."""
+    from lakegc_assets.notifications.log_lines import json_line
+
+    print_text(json_line(datetime.now(UTC), level, message, run_fields()), file=sys.stderr)
+
+
 def show_warnings() -> None:
     """From now on, show lakegc's own warnings like its errors. Python still shows warnings of libraries as usual."""
     show_other = warnings.showwarning
@@ -45,7 +71,7 @@ def show_warnings() -> None:
         line: str | None = None,
     ) -> None:
         if issubclass(category, LakegcWarning):
-            print_error(f"lakegc: {message}", color="yellow")
+            print_log(str(message), level="WARNING", color="yellow")
         else:
             show_other(message, category, filename, lineno, file, line)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from lakegc_assets.cli.console import escaped_name, print_command, print_sentence, print_table, size
-from lakegc_assets.cli.escaping import print_error, print_text
+from lakegc_assets.cli.escaping import print_log, print_text
 from lakegc_assets.cli.invocation import command
 from lakegc_assets.cli.mark import Server
 from lakegc_assets.formatting import plural
@@ -94,7 +94,7 @@ def show(report: Report, *, write_missing: Path | None, as_json: bool) -> int:
         show_notes(report, write_missing)
     if report.is_sound:
         return SOUND
-    print_error(f"lakegc: {escaped_name(verdict(report))}")
+    print_log(escaped_name(verdict(report)), level="ERROR")
     return DAMAGED
 
 

@@ -16,8 +16,9 @@ from typing import Any
 import typer
 
 from lakegc_assets.cli.commands import app
-from lakegc_assets.cli.escaping import EscapedOutput, print_error, show_warnings
+from lakegc_assets.cli.escaping import EscapedOutput, is_json, print_error, print_json_line, print_log, show_warnings
 from lakegc_assets.cli.invocation import as_invoked, command
+from lakegc_assets.progress import RunFields, set_run_fields
 from spark_resources.errors import LakegcError
 
 
@@ -52,6 +53,7 @@ def run(arguments: list[str] | None = None, *, has_own_process: bool = False) ->
     With `has_own_process`, a command may leave threads or Spark running until the process ends.
     """
     invocation = Invocation(has_own_process)
+    set_run_fields(RunFields())
     try:
         result = app(arguments, standalone_mode=False, obj=invocation)
         if result == INTERRUPTED:
@@ -62,6 +64,8 @@ def run(arguments: list[str] | None = None, *, has_own_process: bool = False) ->
     except typer.Exit as stop:
         return stop.exit_code
     except _UsageError as error:
+        if is_json():
+            return _report_failure(error.format_message(), 2)
         error.show(EscapedOutput())
         return 2
     except (KeyboardInterrupt, typer.Abort):
@@ -86,8 +90,11 @@ def interrupted_message(name: str, arguments: list[str]) -> str:
 
 def _report_failure(message: str, code: int) -> int:
     if os.environ.get("LAKEGC_DEBUG"):
-        print_error(traceback.format_exc())
-    print_error(f"lakegc: {as_invoked(message, command_names())}", color="red" if code == 1 else "yellow")
+        if is_json():
+            print_json_line(traceback.format_exc(), level="DEBUG")
+        else:
+            print_error(traceback.format_exc())
+    print_log(as_invoked(message, command_names()), level="ERROR", color="red" if code == 1 else "yellow")
     return code
 
 

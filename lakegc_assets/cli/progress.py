@@ -21,7 +21,7 @@ from rich.progress import (
 from rich.text import Text
 
 from lakegc_assets.cli.console import EscapingConsole, escaped_name
-from lakegc_assets.cli.escaping import print_error
+from lakegc_assets.cli.escaping import is_json, print_error, print_json_line
 
 POLL_SECONDS = 0.5
 
@@ -35,7 +35,11 @@ class TasksColumn(MofNCompleteColumn):
 
 @contextmanager
 def show_progress() -> Iterator[Callable[[str], None]]:
-    """Show progress while the context lasts. Yields a function that shows a sentence as the current step."""
+    """Show progress while the context lasts. Yields a function that shows a sentence as the current step, or prints it
+    as a line of JSON if the setting `log_format` is json."""
+    if is_json():
+        yield lambda sentence: print_json_line(sentence, level="INFO")
+        return
     console = EscapingConsole(stderr=True)
     if not console.is_terminal:
         started = time.monotonic()

@@ -22,7 +22,7 @@ from spark_resources.model import MarkState
 from spark_resources.settings import Settings
 from spark_resources.stores.base import folders_in
 from spark_resources.stores.place import Place
-from spark_resources.stores.prefetch import fetched_at_once
+from spark_resources.stores.prefetch import fetch_in_parallel
 
 JOB = "lakegc"
 PUSH_TIMEOUT_S = 10.0
@@ -84,7 +84,7 @@ def reports(place: Place, *, except_of: set[str]) -> list[Report]:
 
     folders = (folder.removeprefix(MARKS_ROOT).rstrip("/") for folder in folders_in(place.store(), MARKS_ROOT))
     mark_ids = sorted(set(folders) - except_of)
-    return [report for report in fetched_at_once(mark_ids, read) if report is not None]
+    return [report for report in fetch_in_parallel(mark_ids, read) if report is not None]
 
 
 def families(gauges: Sequence[Gauge], repository: str) -> Families:

@@ -26,7 +26,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
-from spark_resources.errors import WrongUsage, did_you_mean
+from spark_resources.errors import LakegcError, WrongUsage, did_you_mean
 from spark_resources.identifiers import Event, Scope
 from spark_resources.records.signing import KEY_FORMAT, KEY_VARIABLE, SigningKeys, parse_keys
 from spark_resources.settings.fleet_file import VARIABLE as FLEET_FILE_VARIABLE
@@ -416,6 +416,15 @@ class Settings(BaseSettings):
         """The keys that records are signed and verified with; None if none is set."""
         current = None if self.signing_key is None else self.signing_key.get_secret_value()
         return parse_keys(current, [key.get_secret_value() for key in self.retired_signing_keys])
+
+
+def has_json_logs(environ: Mapping[str, str], home: Path) -> bool:
+    """Whether lines on stderr are JSON (the setting `log_format`). If any setting is invalid, the variable alone
+    decides, because the error about that setting has to be printed, too."""
+    try:
+        return Settings.load(environ, home).log_format == "json"
+    except LakegcError:
+        return environ.get(f"{PREFIX}LOG_FORMAT", "").strip() == "json"
 
 
 _Source = dict[str, tuple[Any, str]]
