@@ -18,6 +18,7 @@ from lakegc_assets.partitions import REPOSITORY_TAG
 from lakegc_assets.schedules import marks as schedules
 from lakegc_assets.schedules.marks import PREFLIGHT_TAG, mark_repositories
 from lakegc_assets.sensors.approvals import approved_sweeps, requires_backup
+from lakegc_assets.sensors.notifications import notifications
 from lakegc_assets.sensors.repositories import MAX_NEW_PER_TICK, new_repositories
 from spark_resources.errors import Unavailable, WrongUsage
 from spark_resources.lakefs.resource import LakeFSResource
@@ -272,6 +273,7 @@ def test_schedules_and_sensors_are_off_by_default() -> None:
     assert mark_repositories.default_status == dg.DefaultScheduleStatus.STOPPED
     assert new_repositories.default_status == dg.DefaultSensorStatus.STOPPED
     assert approved_sweeps.default_status == dg.DefaultSensorStatus.STOPPED
+    assert notifications.default_status == dg.DefaultSensorStatus.STOPPED
 
 
 @pytest.mark.parametrize("job", [mark_job.name, sweep_job.name])

@@ -102,6 +102,14 @@ def test_names_follow_the_conventions_of_prometheus() -> None:
     assert len({gauge.name for gauge in gauges}) == len(gauges)
 
 
+def test_the_documented_metrics_are_those_that_are_published() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
+    rows = "".join(re.findall(r"^\| `lakegc_.*$", page, re.MULTILINE))
+    gauges = [*repository_gauges([finished_record()], [report()], LIMITS, now=SOON), *backup_gauges(backup())]
+
+    assert set(re.findall(r"`(lakegc_\w+)`", rows)) == {family.name for family in families(gauges, "lake").collect()}
+
+
 # --- the file ---------------------------------------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -39,19 +40,14 @@ def listening_receiver() -> Iterator[Receiver]:
 
 
 def test_the_json_body_is_the_documented_one() -> None:
-    assert json.loads(json_body(waiting(), ["data-platform"])) == {
-        "version": 1,
-        "id": "run/approval_waiting",
-        "event": "approval_waiting",
-        "repository": "lake",
-        "mark": "m1",
-        "time": "2026-11-21T08:50:00+00:00",
-        "owners": ["data-platform"],
-        "summary": "Mark m1 of lake is waiting for approval: 12 objects, 1.0 MiB.",
-        "numbers": {"objects": 12, "bytes": 2**20},
-        "next": "lakegc review lake m1",
-        "run": "run",
-    }
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
+    documented = json.loads(page.partition("```json\n")[2].partition("```")[0])
+    partition, run_id = Partition("lake", documented["mark"]), documented["run"]
+    notification = messages.approval_waiting(
+        partition, NOW + timedelta(minutes=9), run_id, objects=12, expired_bytes=2**20
+    )
+
+    assert json.loads(json_body(notification, ["data-platform"])) == documented
 
 
 def test_a_sweep_with_failures_says_so_and_counts_what_was_removed() -> None:
