@@ -12,6 +12,7 @@ from typing import Any
 import dagster as dg
 
 from lakegc_assets.notifications.messages import Notification, approval_waiting, brakes_tripped, run_failed, swept
+from lakegc_assets.sweep.metadata import LATE
 from spark_resources import errors
 from spark_resources.errors import FinishedWithFailures, LakegcError
 from spark_resources.identifiers import Partition
@@ -79,7 +80,7 @@ def _notifications(
             user_data = event.step_failure_data.user_failure_data
             metadata = _plain(user_data.metadata if user_data else {})
             failure = str(metadata.get("kind", ""))
-            if failure == FinishedWithFailures.__name__ and "came_to_life_too_late" in metadata:
+            if failure == FinishedWithFailures.__name__ and LATE in metadata:
                 yield _swept(run, partition, time, metadata)
         else:
             failed_at = time
@@ -105,7 +106,7 @@ def _swept(run: dg.DagsterRun, partition: Partition, time: datetime, metadata: M
         }
         for prefix in ("objects.", "bytes.")
     )
-    late = int(metadata.get("came_to_life_too_late", 0))
+    late = int(metadata.get(LATE, 0))
     return swept(partition, time, run.run_id, objects=objects, sizes=sizes, late=late)
 
 

@@ -18,6 +18,8 @@ from spark_resources.stores.place import Place
 PREVIEW_ROWS = 20
 NEEDS_ATTENTION = (Outcome.FAILED.value, Outcome.CHANGED.value, Outcome.RESCUED.value)
 MAX_BARS = 60
+LATE = "came_to_life_too_late"
+"""The metadata entry with the number of objects that became live while they were being deleted."""
 
 
 def sweep_result(place: Place, report: Report) -> dg.MaterializeResult[Any]:
@@ -41,7 +43,7 @@ def sweep_result(place: Place, report: Report) -> dg.MaterializeResult[Any]:
             "verifications": len(report.verifications),
             **space_notes(report),
             **({"other_repositories_not_read": ", ".join(sorted(report.unread))} if report.unread else {}),
-            "came_to_life_too_late": report.late_objects,
+            LATE: report.late_objects,
             **({"readers_miss": dg.MetadataValue.table(late_objects(report))} if report.late else {}),
             "where": f"{place.namespace.uri}/{folder}",
         }

@@ -14,10 +14,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import dagster as dg
 import platformdirs
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
+from lakegc_assets.notifications.run_events import notifications_of
 from lakegc_assets.rules.brakes import BrakeLimits, brakes
+from spark_resources.identifiers import Event
 from spark_resources.mark_store.record import MarkRecord
 from spark_resources.settings import Settings
 from spark_resources.spark.session import SMALL_DATA_SETTINGS
@@ -64,7 +68,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
     home = tmp_path_factory.mktemp("nobody") / "home"
     home.mkdir()
     conf = json.dumps({**SMALL_DATA_SETTINGS, "spark.hadoop.fs.s3a.secret.key": SECRET})
-    env = {**fresh(home), "LAKEGC_SPARK_CONF": conf}
+    env = {**fresh(home), "LAKEGC_SPARK_CONF": conf, "LAKEGC_METRICS_FILE": str(home.parent / "lakegc.prom")}
     completed = subprocess.run([LAKEGC, "demo"], env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     return Demo(home, completed)
 
@@ -86,6 +90,28 @@ def test_the_demo_sweeps_and_restores_all_six_objects(demo: Demo) -> None:
     assert "files of retained commits are intact, byte for byte, and 0 are not; 6 of 6" in demo.done.stdout
     assert "Backed up 6 of 6 objects" in demo.done.stdout
     assert "Restored from the backup: 6 of 6 objects are readable again, byte for byte." in demo.done.stdout
+
+
+def test_the_runs_of_the_demo_give_rise_to_notifications(demo: Demo) -> None:
+    with dg.DagsterInstance.from_config(str(demo.folder / "dagster")) as instance:
+        runs = reversed(instance.get_runs())
+        found = [notification for run in runs for notification in notifications_of(instance, run)]
+
+    assert [notification.event for notification in found] == [Event.APPROVAL_WAITING, Event.SWEPT]
+    assert [notification.numbers["objects"] for notification in found] == [6, 6]
+    assert len({notification.numbers["bytes"] for notification in found}) == 1
+    assert found[1].numbers["failed"] == 0
+
+
+def test_the_runs_of_the_demo_write_metrics(demo: Demo) -> None:
+    text = (demo.home.parent / "lakegc.prom").read_text(encoding="utf-8")
+    values = {sample.name: sample.value for family in text_string_to_metric_families(text) for sample in family.samples}
+
+    assert values["lakegc_last_mark_expired_objects"] == values["lakegc_freed_objects"] == 6
+    assert values["lakegc_last_backup_objects"] == values["lakegc_last_sweep_deleted_objects"] == 6
+    assert values["lakegc_last_mark_duration_seconds"] > 0
+    assert values["lakegc_marks_waiting"] == 0
+    assert "metrics" not in demo.done.stderr
 
 
 def test_commits_are_retained_and_expired_as_documented(demo: Demo) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -35,11 +36,16 @@ class Daemon:
     cursor: str | None = None
     message: str = ""
     runs: list[str] = field(default_factory=list)
+    log: list[tuple[str, str]] = field(default_factory=list)
+    """The warnings and errors in the log of the last tick."""
 
     def tick(self) -> list[dict[str, Any]]:
         """Evaluate the sensor once, and return the bodies that the receiver got."""
         before = len(self.hook.received)
         with environment(self.settings), dg.build_sensor_context(self.instance, cursor=self.cursor) as context:
+            handler = logging.Handler(logging.WARNING)
+            self.log, handler.emit = [], lambda record: self.log.append((record.levelname, record.getMessage()))
+            context.log.addHandler(handler)
             tick = notifications.evaluate_tick(context)
         self.cursor, self.message = tick.cursor or self.cursor, tick.skip_message or ""
         return [json.loads(request.body) for request in self.hook.received[before:]]
@@ -75,10 +81,10 @@ class Daemon:
 
 
 @pytest.fixture(scope="module")
-def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dg.DagsterInstance]:
-    """One instance on disk, as a daemon has it; each test begins after its runs."""
-    with dg.DagsterInstance.local_temp(str(tmp_path_factory.mktemp("dagster"))) as local:
-        yield local
+def instance() -> Iterator[dg.DagsterInstance]:
+    """One instance for all tests; each begins after its runs. In memory, because runs on disk take longer."""
+    with dg.DagsterInstance.ephemeral() as in_memory:
+        yield in_memory
 
 
 @pytest.fixture
@@ -89,11 +95,20 @@ def daemon(instance: dg.DagsterInstance) -> Iterator[Daemon]:
         yield Daemon(instance, hook, settings, beginning(instance).model_dump_json())
 
 
+@pytest.fixture
+def on_disk(daemon: Daemon, tmp_path: Path) -> Iterator[Daemon]:
+    """The same with an instance on disk, in which Dagster keeps the events of each run in a file of their own."""
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as daemon.instance:
+        daemon.cursor = beginning(daemon.instance).model_dump_json()
+        yield daemon
+
+
 def events(bodies: list[dict[str, Any]]) -> list[tuple[str, str]]:
     return [(body["event"], body["repository"]) for body in bodies]
 
 
-def test_each_event_is_sent_once(daemon: Daemon) -> None:
+def test_each_event_is_sent_once(on_disk: Daemon) -> None:
+    daemon = on_disk
     daemon.run("mark", "expired_set", {"expired": 12, "expired_bytes": 34}, brakes={"share": False, "age": True})
     daemon.run("sweep", "sweep_report", SWEPT)
     bodies = daemon.tick()
@@ -154,6 +169,8 @@ def test_an_event_survives_a_failing_receiver(daemon: Daemon) -> None:
 
     assert events(first) == [("approval_waiting", "lake-a"), ("approval_waiting", "lake-b")]
     assert daemon.message == "1 notification delivered, 1 waiting."
+    assert [level for level, _ in daemon.log] == ["WARNING"]
+    assert "nobodys-eyes" not in str(daemon.log) + str(daemon.cursor)
     again = daemon.tick()
     assert events(again) == [("approval_waiting", "lake-a")]
     assert again[0]["id"] == first[0]["id"]
@@ -181,6 +198,8 @@ def test_an_event_that_nobody_accepts_for_a_day_is_dropped(daemon: Daemon) -> No
         assert daemon.tick() == []
 
     assert daemon.message == "0 notifications delivered, 0 waiting."
+    [(level, message)] = daemon.log
+    assert (level, message.partition(":")[0]) == ("ERROR", "Not delivered within 24 hours, and dropped")
 
 
 def test_an_event_whose_run_was_deleted_is_dropped(daemon: Daemon) -> None:
@@ -191,6 +210,9 @@ def test_an_event_whose_run_was_deleted_is_dropped(daemon: Daemon) -> None:
 
     assert daemon.tick() == []
     assert daemon.message == "0 notifications delivered, 0 waiting."
+    [(level, message)] = daemon.log
+    assert level == "ERROR"
+    assert "Dagster no longer has the run" in message
 
 
 def test_the_setting_notify_selects_events_by_repository(daemon: Daemon, tmp_path: Path) -> None:
