@@ -14,7 +14,7 @@ import dagster as dg
 from lakegc_assets.notifications.messages import Notification, approval_waiting, brakes_tripped, run_failed, swept
 from lakegc_assets.sweep.metadata import LATE
 from spark_resources import errors
-from spark_resources.errors import FinishedWithFailures, LakegcError
+from spark_resources.errors import LakegcError
 from spark_resources.identifiers import Partition
 
 PARTITION_TAG = "dagster/partition"
@@ -26,6 +26,8 @@ ASSETS = frozenset(
         *("expired_set", "backup", "sweep_report"),
     }
 )
+BRAKE_CHECK = "brake_"
+"""How the names of the checks of brakes begin."""
 JOBS = frozenset({"mark", "sweep", "back_up", "back_up_and_sweep"})
 _EVENT_TYPES = {
     dg.DagsterEventType.ASSET_MATERIALIZATION,
@@ -33,6 +35,14 @@ _EVENT_TYPES = {
     dg.DagsterEventType.STEP_FAILURE,
     dg.DagsterEventType.RUN_FAILURE,
 }
+
+
+class _Found:
+    """An event in a run's log: its time, and its metadata as plain values."""
+
+    def __init__(self, entry: dg.EventLogEntry, metadata: Mapping[str, dg.MetadataValue[Any]]) -> None:
+        self.time = datetime.fromtimestamp(entry.timestamp, UTC)
+        self.metadata = {name: value.value for name, value in metadata.items()}
 
 
 def notifications_of(instance: dg.DagsterInstance, run: dg.DagsterRun) -> list[Notification]:
@@ -58,56 +68,66 @@ def is_ours(run: dg.DagsterRun) -> bool:
 def _notifications(
     run: dg.DagsterRun, partition: Partition, entries: Sequence[dg.EventLogEntry]
 ) -> Iterator[Notification]:
-    tripped: list[str] = []
-    marked: tuple[datetime, int, int] | None = None
-    failure, failed_at = "", None
-    for entry in entries:
-        event, time = entry.dagster_event, datetime.fromtimestamp(entry.timestamp, UTC)
-        if event is None:
-            continue
-        if event.event_type is dg.DagsterEventType.ASSET_MATERIALIZATION:
-            metadata = _plain(event.step_materialization_data.materialization.metadata)
-            asset = event.step_materialization_data.materialization.asset_key.to_user_string()
-            if asset == "expired_set":
-                marked = time, int(metadata.get("expired", 0)), int(metadata.get("expired_bytes", 0))
-            elif asset == "sweep_report":
-                yield _swept(run, partition, time, metadata)
-        elif event.event_type is dg.DagsterEventType.ASSET_CHECK_EVALUATION:
-            check = event.asset_check_evaluation_data
-            if check.check_name.startswith("brake_") and not check.passed:
-                tripped.append(check.check_name.removeprefix("brake_"))
-        elif event.event_type is dg.DagsterEventType.STEP_FAILURE:
-            user_data = event.step_failure_data.user_failure_data
-            metadata = _plain(user_data.metadata if user_data else {})
-            failure = str(metadata.get("kind", ""))
-            if failure == FinishedWithFailures.__name__ and LATE in metadata:
-                yield _swept(run, partition, time, metadata)
-        else:
-            failed_at = time
-    if marked is not None:
-        time, objects, expired_bytes = marked
-        if objects:
-            yield approval_waiting(partition, time, run.run_id, objects=objects, expired_bytes=expired_bytes)
-        if tripped:
-            yield brakes_tripped(
-                partition, time, run.run_id, names=sorted(tripped), objects=objects, expired_bytes=expired_bytes
-            )
-    if failed_at is not None and failure != FinishedWithFailures.__name__:
-        known = failure if hasattr(errors, failure) else ""
-        yield run_failed(partition, failed_at, run.run_id, job=_job(run), error=known)
-
-
-def _swept(run: dg.DagsterRun, partition: Partition, time: datetime, metadata: Mapping[str, Any]) -> Notification:
-    objects, sizes = (
-        {
-            name.removeprefix(prefix): int(value)
-            for name, value in metadata.items()
-            if name.startswith(prefix) and isinstance(value, int)
+    if (mark := _materialized(entries, "expired_set")) is not None:
+        counts = {
+            "objects": int(mark.metadata.get("expired", 0)),
+            "expired_bytes": int(mark.metadata.get("expired_bytes", 0)),
         }
-        for prefix in ("objects.", "bytes.")
-    )
-    late = int(metadata.get(LATE, 0))
-    return swept(partition, time, run.run_id, objects=objects, sizes=sizes, late=late)
+        if counts["objects"]:
+            yield approval_waiting(partition, mark.time, run.run_id, **counts)
+        if tripped := sorted(_tripped_brakes(entries)):
+            yield brakes_tripped(partition, mark.time, run.run_id, names=tripped, **counts)
+    failure = _failure(entries)
+    is_sweep_with_failures = failure is not None and LATE in failure.metadata
+    sweep = failure if is_sweep_with_failures else _materialized(entries, "sweep_report")
+    if sweep is not None and LATE in sweep.metadata:
+        objects, sizes = (_counts(sweep.metadata, prefix) for prefix in ("objects.", "bytes."))
+        late = int(sweep.metadata[LATE])
+        yield swept(partition, sweep.time, run.run_id, objects=objects, sizes=sizes, late=late)
+    if failure is not None and not is_sweep_with_failures:
+        kind = str(failure.metadata.get("kind", ""))
+        known = kind if hasattr(errors, kind) else ""
+        yield run_failed(partition, failure.time, run.run_id, job=_job(run), error=known)
+
+
+def _materialized(entries: Sequence[dg.EventLogEntry], asset: str) -> _Found | None:
+    """The materialization of an asset in this run; None if there is none."""
+    for entry, event in _events(entries, dg.DagsterEventType.ASSET_MATERIALIZATION):
+        materialization = event.step_materialization_data.materialization
+        if materialization.asset_key.to_user_string() == asset:
+            return _Found(entry, materialization.metadata)
+    return None
+
+
+def _tripped_brakes(entries: Sequence[dg.EventLogEntry]) -> Iterator[str]:
+    for _, event in _events(entries, dg.DagsterEventType.ASSET_CHECK_EVALUATION):
+        check = event.asset_check_evaluation_data
+        if check.check_name.startswith(BRAKE_CHECK) and not check.passed:
+            yield check.check_name.removeprefix(BRAKE_CHECK)
+
+
+def _failure(entries: Sequence[dg.EventLogEntry]) -> _Found | None:
+    """The failure of the run, with the metadata of the step that failed; None if it succeeded."""
+    metadata: Mapping[str, dg.MetadataValue[Any]] = {}
+    for _, event in _events(entries, dg.DagsterEventType.STEP_FAILURE):
+        if (user_data := event.step_failure_data.user_failure_data) is not None:
+            metadata = user_data.metadata
+    for entry, _ in _events(entries, dg.DagsterEventType.RUN_FAILURE):
+        return _Found(entry, metadata)
+    return None
+
+
+def _events(
+    entries: Sequence[dg.EventLogEntry], kind: dg.DagsterEventType
+) -> Iterator[tuple[dg.EventLogEntry, dg.DagsterEvent]]:
+    for entry in entries:
+        if entry.dagster_event is not None and entry.dagster_event.event_type is kind:
+            yield entry, entry.dagster_event
+
+
+def _counts(metadata: Mapping[str, Any], prefix: str) -> dict[str, int]:
+    """The entries whose names begin with a prefix, by the rest of their names: counts by outcome."""
+    return {name.removeprefix(prefix): int(value) for name, value in metadata.items() if name.startswith(prefix)}
 
 
 def _job(run: dg.DagsterRun) -> str:
@@ -115,7 +135,3 @@ def _job(run: dg.DagsterRun) -> str:
     if not run.job_name.startswith(ASSET_JOB):
         return run.job_name
     return ", ".join(sorted(key.to_user_string() for key in run.asset_selection or ()))
-
-
-def _plain(metadata: Mapping[str, dg.MetadataValue[Any]]) -> dict[str, Any]:
-    return {name: value.value for name, value in metadata.items()}

@@ -15,7 +15,9 @@ import dagster as dg
 import pytest
 
 from lakegc_assets.assets.results import as_failure
+from lakegc_assets.definitions import defs
 from lakegc_assets.notifications import outbox
+from lakegc_assets.notifications.run_events import ASSETS, JOBS
 from lakegc_assets.partitions import PARTITIONS
 from lakegc_assets.sensors.notifications import beginning, notifications
 from spark_resources.errors import FinishedWithFailures, LakegcError, Refused
@@ -152,12 +154,27 @@ def test_a_sweep_with_failures_is_one_event(daemon: Daemon) -> None:
     assert "with failures" in body["summary"]
 
 
+def test_a_backup_that_ends_with_failures_is_a_failed_run(daemon: Daemon) -> None:
+    daemon.run("back_up", "backup", error=FinishedWithFailures("2 objects are archived"))
+
+    assert events(daemon.tick()) == [("run_failed", "lake")]
+
+
 @pytest.mark.parametrize(("job", "key"), [("somebody_elses", "lake|m1"), ("mark", "no-partition-of-lakegc")])
 def test_runs_of_other_projects_are_not_sent(daemon: Daemon, job: str, key: str) -> None:
     daemon.run(job, "expired_set", {"expired": 1, "expired_bytes": 1}, key=key)
     daemon.run(job, "expired_set", error=Refused("no"), key=key)
 
     assert daemon.tick() == []
+
+
+def test_every_job_and_computed_asset_gives_rise_to_notifications() -> None:
+    """Except the job of approvals, whose failure the approver sees."""
+    jobs = {job.name for job in defs.get_repository_def().get_all_jobs() if not job.name.startswith("__")}
+    assets = {key.to_user_string() for key in defs.resolve_asset_graph().materializable_asset_keys}
+
+    assert jobs == JOBS | {"approve"}
+    assert assets == ASSETS
 
 
 def test_an_event_survives_a_failing_receiver(daemon: Daemon) -> None:

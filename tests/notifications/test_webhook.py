@@ -20,6 +20,8 @@ from lakegc_assets.notifications.outbox import MAX_AGE, MAX_FAILURES, MAX_SECOND
 from lakegc_assets.notifications.webhook import Undelivered, send
 from spark_resources.errors import DamagedData
 from spark_resources.identifiers import Partition
+from tests.support.certificates import write_certificate
+from tests.support.replay_server import serving
 from tests.support.webhook_receiver import Receiver, receiver
 
 NOW = datetime(2026, 11, 21, 8, 50, tzinfo=UTC)
@@ -142,6 +144,19 @@ def test_a_response_that_arrives_byte_by_byte_is_given_up_after_the_time_limit()
         finally:
             ended.set()
             thread.join()
+
+
+def test_a_receiver_with_an_unknown_certificate_gets_nothing(tmp_path: Path) -> None:
+    received: list[object] = []
+
+    async def app(scope: object, receive: object, send: object) -> None:
+        received.append(scope)
+
+    certificate = write_certificate(tmp_path)
+    with serving(app, ssl_certfile=str(certificate.certificate), ssl_keyfile=str(certificate.key)) as endpoint:
+        assert "certificate of the webhook can't be verified" in failure(f"{endpoint}/a-token-for-nobodys-eyes")
+
+    assert received == []
 
 
 def test_a_receiver_that_refuses_connections_is_a_failure() -> None:
