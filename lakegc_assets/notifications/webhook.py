@@ -6,8 +6,6 @@ import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
 
-import requests
-
 from spark_resources.errors import LakegcError
 
 TIMEOUT_S = 10.0
@@ -24,6 +22,8 @@ def send(url: str, body: bytes, headers: Mapping[str, str], *, timeout_s: float 
     Redirects are not followed: they would send the body to a receiver that nobody configured. The time limit holds
     even if the response arrives byte by byte. The event may have been received in that case, too.
     """
+    import requests
+
     response: Future[int] = Future()
 
     def post() -> None:
@@ -53,6 +53,8 @@ def send(url: str, body: bytes, headers: Mapping[str, str], *, timeout_s: float 
 
 
 def _status_of_post(url: str, body: bytes, headers: Mapping[str, str], timeout_s: float) -> int:
+    import requests
+
     with requests.post(
         url,
         data=body,
