@@ -41,6 +41,7 @@ STEPS = {
     "restore": ("restore", "lake", "m1", "{backup}"),
     "drill": ("restore", "lake", "m1", "{backup}", "--drill", "2"),
     "status": ("status",),
+    "config check": ("config", "check", "lake"),
     "fsck": ("fsck", "lake"),
     "holds add": ("holds", "lake", "add", "h1", "--owner", "me", "--reason", "a test", "--tags", "v*"),
     "holds list": ("holds", "lake", "list"),
