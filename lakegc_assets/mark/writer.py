@@ -23,7 +23,7 @@ from spark_resources.spark.task_report import TaskReport
 
 ASSET = "expired_set"
 NOT_RETAINED_PART = "not_retained"
-ROWS_PER_TASK, MIN_ROWS_PER_TASK = 250_000, 50_000
+ROWS_PER_TASK, MIN_ROWS_PER_TASK = 100_000, 50_000
 
 
 def write_mark(
