@@ -134,9 +134,9 @@ class LakeFS:
 
     def _references(self, call: ApiCall, **arguments: Any) -> dict[str, str]:
         return {
-            listed.nonempty_text("id"): listed.nonempty_text("commit_id")
+            reference.nonempty_text("id"): reference.nonempty_text("commit_id")
             for page in pagination.pages(self.connection, call, **arguments)
-            for listed in page
+            for reference in page
         }
 
     def commit(self, repository: str, commit_id: str) -> Commit:
@@ -152,7 +152,9 @@ class LakeFS:
             yield from map(responses.commit, page)
 
     def dump_refs(self, repository: str) -> RefsDump | None:
-        """Dump all branches, commits and tags to tables; None if these credentials or this server don't allow it.
+        """Have the server dump all branches, commits and tags to tables. Returns the tables' ids.
+
+        Returns None if these credentials or this server don't allow a dump.
 
         Commits are dumped before branches, so the commit of a branch head can be missing if it was created in between
         (formats §2).
@@ -168,7 +170,7 @@ class LakeFS:
     def prepare_uncommitted(self, repository: str) -> UncommittedLists:
         """Have the server list every staged address, page by page. Returns the lists' locations and file counts.
 
-        The lists can miss staged objects (formats §2). Raises `Interrupted` if a branch was deleted meanwhile.
+        The lists can miss staged objects (formats §2). Raises `Interrupted` if a branch is deleted meanwhile.
         """
         return gc_prepare.prepare_uncommitted(self.connection, repository)
 
@@ -177,7 +179,7 @@ class LakeFS:
     def stat(self, repository: str, branch: str, path: str) -> ServedObject | None:
         """The object that a reader of the branch gets at the path; None if there is none.
 
-        None requires that the server reports the path as missing and that a listing of the branch confirms it. Raises
+        Returns None only if the server reports the path as missing and a listing of the branch confirms this. Raises
         `NotFound` if the branch or repository doesn't exist.
         """
         call = ApiCall(
@@ -187,7 +189,7 @@ class LakeFS:
             call, repository=repository, ref=branch, path=path, user_metadata=False, presign=False
         )
         if response.is_success:
-            served = responses.served(Body.of(response.json, call.what))
+            served = responses.served_object(Body.of(response.json, call.what))
             if served.path != path:
                 raise DamagedData(
                     f"the server returned '{served.path}' instead of {call.what}. Check the proxies in front of "
@@ -196,20 +198,20 @@ class LakeFS:
                 )
             return served
         if response.says_not_found:  # a missing branch or a gateway may return the same 404
-            return self._first_listed(repository, branch, path)
+            return self._stat_by_listing(repository, branch, path)
         raise self.connection.error_for(call, response)
 
-    def _first_listed(self, repository: str, branch: str, path: str) -> ServedObject | None:
-        """The object at the path according to a listing, where it precedes all longer paths; None if there is none.
+    def _stat_by_listing(self, repository: str, branch: str, path: str) -> ServedObject | None:
+        """Like `stat`, but from a listing with the path as its prefix, in which the path itself would come first.
 
-        Raises `Unavailable` if the listing doesn't confirm that there is none.
+        Raises `Unavailable` if the listing doesn't confirm that there is no object at the path.
         """
         page = self.list_objects(repository, branch, prefix=path, amount=1)
         first = page.objects[0] if page.objects else None
         if not (first.path.startswith(path) if first else page.next_after is None):
             raise Unavailable(
                 f"lakeFS at {self.where} reports that '{path}' doesn't exist on '{branch}' in repository "
-                f"'{repository}', but its listing of that path doesn't confirm it. Check the proxies between this "
+                f"'{repository}', but a listing of this path doesn't confirm that. Check the proxies between this "
                 "machine and the server."
             )
         return first if first and first.path == path else None
@@ -232,16 +234,16 @@ class LakeFS:
             user_metadata=False,
             presign=False,
         )
-        objects = tuple(map(responses.served, page))
-        before = after
-        for listed in (served for served in objects if responses.is_exact(served.path)):
+        objects = tuple(map(responses.served_object, page))
+        previous = after
+        for path in filter(responses.is_exact, (served.path for served in objects)):
             # A page out of order can't be trusted to contain every path between its first and last.
-            if before and listed.path.encode() <= before.encode():
+            if previous and path.encode() <= previous.encode():
                 raise DamagedData(
-                    f"{call.what} are out of order: '{listed.path}' after '{before}'. Check the server's log.",
+                    f"{call.what} are out of order: '{path}' after '{previous}'. Check the server's log.",
                     invariant=3,
                 )
-            before = listed.path
+            previous = path
         return ServedPage(objects, offset)
 
     def uncommitted_diff(self, repository: str, branch: str, *, after: str = "") -> Iterator[Change]:

@@ -20,7 +20,7 @@ from spark_resources.lakefs.responses import Body
 from spark_resources.lakefs.settings import LakeFSSettings, api_address
 from spark_resources.stores.retry import TRANSIENT_STATUSES, is_permanent_tls_error, redirect_target, retry_after_s
 
-TASKS_AT_ONCE = 4  # tasks of one process that send requests: the driver reads several branches concurrently
+TASKS_AT_ONCE = 4  # tasks of one process that send requests concurrently: the driver reads several branches
 # urllib3's messages start with the repr of the connection pool.
 _POOL_REPR = re.compile(r"^HTTPS?Connection(Pool)?\([^)]*\): ")
 
@@ -107,12 +107,12 @@ class Connection:
         return self.settings.retry.call(lambda: self._attempt(call, arguments))
 
     def _attempt(self, call: ApiCall, arguments: Mapping[str, Any]) -> tuple[int, Mapping[str, str], str | bytes]:
-        status, headers, text = self._send(call, arguments)
+        status, headers, body = self._send(call, arguments)
         if status in TRANSIENT_STATUSES:
-            body_text = _decode(text)
+            body_text = _decode(body)
             error = self.error_for(call, Response(status, _parse_json(body_text), body_text[:300], None))
             raise Transient(str(error), after_s=retry_after_s(headers))
-        return status, headers, text
+        return status, headers, body
 
     def _send(self, call: ApiCall, arguments: Mapping[str, Any]) -> tuple[int, Mapping[str, str], str | bytes]:
         import urllib3
@@ -125,29 +125,29 @@ class Connection:
             response = send_request(_request_timeout=(settings.connect_timeout_s, read_timeout_s), **arguments)
         except exceptions.ApiException as error:
             if not error.status:
-                raise self._unreachable(call, str(error.reason)) from None
+                raise self._unreachable_error(call, str(error.reason)) from None
             return int(error.status), error.headers or {}, error.body or ""
         except UnicodeDecodeError:
-            raise self._not_lakefs(call, "a response that is not text") from None
+            raise self._not_lakefs_error(call, "a response that is not text") from None
         except UnicodeEncodeError:
             raise Unavailable(
                 f"could not request {call.what!a} from lakeFS at {self.where}: the name is not Unicode text. Check the "
                 "name."
             ) from None
         except urllib3.exceptions.HTTPError as error:
-            raise self._unreachable(call, _root_cause(error)) from error
+            raise self._unreachable_error(call, _root_cause(error)) from error
         except (ValueError, TypeError, RecursionError) as error:
-            raise self._not_lakefs(call, f"an unreadable response ({type(error).__name__})") from None
+            raise self._not_lakefs_error(call, f"an unreadable response ({type(error).__name__})") from None
         return int(response.status_code), response.headers, response.raw_data
 
-    def _validated(self, call: ApiCall, status: int, headers: Mapping[str, str], text: str | bytes) -> Response:
-        body_text = _decode(text)
+    def _validated(self, call: ApiCall, status: int, headers: Mapping[str, str], body: str | bytes) -> Response:
+        body_text = _decode(body)
         response = Response(status, _parse_json(body_text), body_text[:300], _parse_date(headers.get("Date")))
         self.last_date = response.date or self.last_date
         if 300 <= status < 400:
-            raise self._not_lakefs(call, f"a redirect to {redirect_target(headers.get('Location', ''))}")
+            raise self._not_lakefs_error(call, f"a redirect to {redirect_target(headers.get('Location', ''))}")
         if status < 500 and _is_html(headers, body_text):
-            raise self._not_lakefs(call, f"a web page (status {status})")
+            raise self._not_lakefs_error(call, f"a web page (status {status})")
         if response.is_success and status != 204 and response.json is None:
             raise DamagedData(
                 f"invalid lakeFS response for {call.what}: it is not complete JSON. Check the proxies in "
@@ -168,52 +168,52 @@ class Connection:
         """The error for an unsuccessful response: what it means, and what to do next."""
         message = response.message or (response.text if response.text[:1] != "<" else "")
         reason = f": {message}".rstrip(": .\n") + "."
-        failed = f"could not get {call.what} from lakeFS at {self.where}"
+        failure = f"could not get {call.what} from lakeFS at {self.where}"
         if response.status == 401 and not response.lacks_permission:
             return Forbidden(
-                f"{failed}: the server does not accept the credentials{reason} Check the access key id and the secret "
+                f"{failure}: the server does not accept the credentials{reason} Check the access key id and the secret "
                 "access key (LAKEGC_ACCESS_KEY_ID, LAKEGC_SECRET_ACCESS_KEY, or ~/.lakectl.yaml)."
             )
         if response.status == 403 and "read-only" in response.message.lower().replace("read only", "read-only"):
             return Forbidden(
-                f"{failed}: the repository is read-only{reason} A read-only repository can't be marked: run "
+                f"{failure}: the repository is read-only{reason} A read-only repository can't be marked: run "
                 "lakegc against the server that writes to it."
             )
         if response.status in (401, 403):
             return Forbidden(
-                f"{failed}: access denied{reason} The user most likely lacks the permission {call.permission}: "
+                f"{failure}: access denied{reason} The user most likely lacks the permission {call.permission}: "
                 "ask a lakeFS administrator to grant it."
             )
         if response.says_not_found:
-            return NotFound(f"{failed}: it doesn't exist{reason} Check the name.")
+            return NotFound(f"{failure}: it doesn't exist{reason} Check the name.")
         if response.status in (404, 405, 501):
             return Unavailable(
-                f"{failed}: the server doesn't support this call (HTTP {response.status}){reason} It may be too old: "
+                f"{failure}: the server doesn't support this call (HTTP {response.status}){reason} It may be too old: "
                 "upgrade it. Otherwise check that the endpoint is lakeFS."
             )
         if response.status == 429 or response.status >= 500:
             return Unavailable(
-                f"{failed}: HTTP {response.status}{reason} Try again later. If the error persists, check the server's "
+                f"{failure}: HTTP {response.status}{reason} Try again later. If the error persists, check the server's "
                 "log."
             )
-        return Unavailable(f"{failed}: HTTP {response.status}{reason} Check the server's log.")
+        return Unavailable(f"{failure}: HTTP {response.status}{reason} Check the server's log.")
 
-    def _not_lakefs(self, call: ApiCall, returned: str) -> Unavailable:
+    def _not_lakefs_error(self, call: ApiCall, response: str) -> Unavailable:
         return Unavailable(
-            f"could not get {call.what} from {self.where}: it returned {returned}, so it is not the lakeFS API. "
+            f"could not get {call.what} from {self.where}: it returned {response}, so it is not the lakeFS API. "
             "Check the endpoint (LAKEGC_ENDPOINT_URL, or server.endpoint_url in ~/.lakectl.yaml)."
         )
 
-    def _unreachable(self, call: ApiCall, why: str) -> Unavailable:
-        failed = f"could not get {call.what} from lakeFS at {self.where}"
-        if is_permanent_tls_error(why):
+    def _unreachable_error(self, call: ApiCall, cause: str) -> Unavailable:
+        failure = f"could not get {call.what} from lakeFS at {self.where}"
+        if is_permanent_tls_error(cause):
             return Unavailable(
-                f"{failed}: no trusted TLS connection ({why}). If the server's certificate is from your own "
+                f"{failure}: no trusted TLS connection ({cause}). If the server's certificate is from your own "
                 "certificate authority, set LAKEGC_CA_BUNDLE to its certificate file. If the server uses plain HTTP, "
                 "the endpoint must start with http://."
             )
         return Transient(
-            f"{failed}: {full_stop(why)} Check that the server is running and that the endpoint "
+            f"{failure}: {full_stop(cause)} Check that the server is running and that the endpoint "
             "(LAKEGC_ENDPOINT_URL, or server.endpoint_url in ~/.lakectl.yaml) is correct."
         )
 
@@ -235,8 +235,8 @@ def _sdk_client(settings: LakeFSSettings) -> Any:
         ssl_ca_cert=settings.ca_bundle,
     )
     configuration.verify_ssl = settings.verify_tls
-    at_once = TASKS_AT_ONCE * settings.probe_requests
-    configuration.connection_pool_maxsize = max(configuration.connection_pool_maxsize, at_once)
+    max_concurrent = TASKS_AT_ONCE * settings.probe_requests
+    configuration.connection_pool_maxsize = max(configuration.connection_pool_maxsize, max_concurrent)
     configuration.retries = urllib3.Retry(
         total=0,  # the retry policy does this
         redirect=False,  # following one would drop the credentials or send them elsewhere
@@ -265,8 +265,8 @@ def _is_html(headers: Mapping[str, str], text: str) -> bool:
     return "html" in headers.get("Content-Type", "").lower() or text.lstrip()[:1] == "<"
 
 
-def _decode(text: str | bytes) -> str:
-    return text.decode("utf-8", "replace") if isinstance(text, bytes) else text
+def _decode(body: str | bytes) -> str:
+    return body.decode("utf-8", "replace") if isinstance(body, bytes) else body
 
 
 def _root_cause(error: BaseException) -> str:

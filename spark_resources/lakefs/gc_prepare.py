@@ -36,10 +36,10 @@ def prepare_commits(connection: Connection, name: str, progress: Progress | None
     raise connection.error_for(call, response)
 
 
-def _commits_from_task(connection: Connection, name: str, task: str, progress: Progress | None) -> str | None:
+def _commits_from_task(connection: Connection, name: str, task_id: str, progress: Progress | None) -> str | None:
     what = f"the state of the list of retained commits of repository '{name}'"
     call = ApiCall("InternalApi", "prepare_garbage_collection_commits_status", what, _COMMITS)
-    status = poll_task(connection, call, "completed", progress, repository=name, id=task)
+    status = poll_task(connection, call, "completed", progress, repository=name, id=task_id)
     if error := status.maybe_inner("error"):
         message = error.text("message")
         if _has_no_rules(404, message):
@@ -59,7 +59,7 @@ def _has_no_rules(status: int, message: str) -> bool:
 def prepare_uncommitted(connection: Connection, name: str) -> UncommittedLists:
     """Have the server list all staged addresses. Returns the lists' locations and file counts.
 
-    Raises `Interrupted` if a branch was deleted while the server listed its staged objects.
+    Raises `Interrupted` if a branch is deleted while the server lists its staged objects.
     """
     files: dict[str, int] = {}
     pages, run_id, token = 0, "", ""
@@ -102,7 +102,7 @@ def _uncommitted_page(connection: Connection, name: str, run_id: str, token: str
         reason = f", {response.message}" if response.message else ""
         raise Unavailable(
             f"lakeFS at {connection.where} can't list staged objects ({response.status}{reason}): servers before 0.87 "
-            "lack this call. Without this list no repository can be collected. Upgrade the server."
+            "lack this call. Without this list, nothing can be collected. Upgrade the server."
         )
     raise connection.error_for(call, response)
 
@@ -118,7 +118,7 @@ def _page_request(run_id: str, token: str) -> Any:
 
 
 def dump_refs(connection: Connection, name: str) -> RefsDump | None:
-    """Dump the references. Returns the ids of the tables; None if these credentials or this server don't allow it."""
+    """Have the server dump the references. Returns the tables' ids; None if credentials or server don't allow it."""
     what = f"a dump of the references of repository '{name}'"
     call = ApiCall("InternalApi", "dump_refs", what, _DUMP, slow=True)
     response = connection.request(call, repository=name)
@@ -135,10 +135,10 @@ def dump_refs(connection: Connection, name: str) -> RefsDump | None:
     raise connection.error_for(call, response)
 
 
-def _dump_from_task(connection: Connection, name: str, task: str) -> RefsDump:
+def _dump_from_task(connection: Connection, name: str, task_id: str) -> RefsDump:
     what = f"the state of the dump of references of repository '{name}'"
     call = ApiCall("RepositoriesApi", "dump_status", what, _DUMP)
-    status = poll_task(connection, call, "done", None, repository=name, task_id=task)
+    status = poll_task(connection, call, "done", None, repository=name, task_id=task_id)
     if error := status.maybe_text("error"):
         raise Unavailable(
             f"lakeFS at {connection.where} could not dump the references of '{name}': {full_stop(error)} Check the "

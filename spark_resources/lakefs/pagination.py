@@ -53,9 +53,10 @@ def page(
     body = connection.body(call, after=after, amount=amount, **arguments)
     results = body.objects("results")
     pagination = body.inner("pagination")
-    if (stated := pagination.number("results")) != len(results):
+    if (stated_count := pagination.number("results")) != len(results):
         raise DamagedData(
-            f"{call.what}: a page has {len(results)} results, but states that it has {stated}. Check the server's log.",
+            f"{call.what}: a page has {len(results)} results, but states that it has {stated_count}. Check the "
+            "server's log.",
             invariant=3,
         )
     if not pagination.flag("has_more"):
@@ -70,8 +71,10 @@ def page(
     return results, offset
 
 
-def poll_task(connection: Connection, call: ApiCall, done: str, progress: Progress | None, **arguments: Any) -> Body:
-    """Poll a task until the field `done` of its status is true; returns the status.
+def poll_task(
+    connection: Connection, call: ApiCall, done_field: str, progress: Progress | None, **arguments: Any
+) -> Body:
+    """Poll a task until its status has true in `done_field`. Returns the status.
 
     Raises `Unavailable` after `task_timeout_s` (a setting).
     """
@@ -79,7 +82,7 @@ def poll_task(connection: Connection, call: ApiCall, done: str, progress: Progre
 
     def status_if_done() -> Body | None:
         status = connection.body(call, **arguments)
-        return status if status.flag(done) else None
+        return status if status.flag(done_field) else None
 
     status = poll(
         status_if_done,

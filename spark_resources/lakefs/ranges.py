@@ -74,8 +74,10 @@ def table_key(table_id: str) -> str:
 
 
 def read_table(place: Place, table_id: str, *, referrer: str) -> bytes:
-    """The bytes of a table. Raises `DamagedData` (invariant 3), with its `referrer`, if the table is missing: a missing
-    table is never taken for an empty one."""
+    """The bytes of a table; `referrer` describes in messages what refers to it.
+
+    Raises `DamagedData` (invariant 3) if the table is missing: a missing table is never treated as an empty one.
+    """
     store = place.store()
     try:
         return read_to_verify(store, table_key(table_id))
@@ -92,7 +94,7 @@ def prefetched_tables(
 ) -> Iterator[tuple[str, bytes]]:
     """Yield the id and bytes of each of these tables, in order, fetching up to `reading_requests` (a setting) ahead.
 
-    `expected_size` is about how many bytes a table has. Raises the errors of `read_table`.
+    `expected_size` is a table's approximate size in bytes. Raises the errors of `read_table`.
     """
 
     def fetch(table_id: str) -> bytes:
@@ -102,7 +104,7 @@ def prefetched_tables(
 
 
 def largest_size(refs: Iterable[Ref]) -> int:
-    """About how many bytes the largest of these ranges (rows of RANGE_REFS) may have."""
+    """A generous estimate, in bytes, of the size of the largest of these ranges (rows of RANGE_REFS)."""
     return max((int(ref["entries"]) for ref in refs), default=0) * 4 * ENTRY_BYTES
 
 
@@ -122,8 +124,8 @@ def write_ranges_of(
     With `pairs_folder`, also writes the pairs of metarange and range (RANGES_OF_METARANGES). Verifies the metaranges'
     content hashes. Returns the datasets in this order.
     """
-    refs, read_metaranges = parquet_output(folder, RANGE_REFS), metarange_reader(place)
-    outputs = [Output(refs.folder, refs.suffix, lambda table: refs.encode(distinct_refs(table)))]
+    refs_output, read_metaranges = parquet_output(folder, RANGE_REFS), metarange_reader(place)
+    outputs = [Output(refs_output.folder, refs_output.suffix, lambda table: refs_output.encode(distinct_refs(table)))]
     if pairs_folder:
         outputs.append(parquet_output(pairs_folder, RANGES_OF_METARANGES))
     return write_outputs(metarange_tasks(spark, metaranges), lambda rows, _: read_metaranges(rows), place, outputs)[0]
@@ -174,11 +176,11 @@ def range_tasks(spark: Callable[[], SparkSession], ranges: pa.Table, *, order_by
     ones, so tasks are balanced by entries, not by ranges.
     """
     entries = pc.fill_null(ranges["entries"], 0).to_pylist()
-    batch = min(RANGES_PER_TASK, len(ranges) * ENTRIES_PER_TASK // max(sum(entries), 1))
+    batch_size = min(RANGES_PER_TASK, len(ranges) * ENTRIES_PER_TASK // max(sum(entries), 1))
     weights = [count + RANGE_OVERHEAD_ENTRIES for count in entries]
     max_on_driver = 1 if sum(entries) <= ENTRIES_PER_TASK else 0
     return tasks_from_rows(
-        spark, ranges, batch_size=max(batch, 1), order_by=order_by, weights=weights, max_on_driver=max_on_driver
+        spark, ranges, batch_size=max(batch_size, 1), order_by=order_by, weights=weights, max_on_driver=max_on_driver
     )
 
 
@@ -200,7 +202,7 @@ def addresses_inside(addresses: pa.Array, kinds: pa.Array, namespace: Namespace)
 
 
 def rows_inside(addresses: pa.Array, kinds: pa.Array, namespace: Namespace) -> tuple[pa.Array, pa.Array | None, int]:
-    """Like `addresses_inside`, with the row number of each key; None if all are relative, so each row has a key."""
+    """Like `addresses_inside`, with the row number of each key; None instead if all addresses are relative."""
     if all_relative(kinds):  # nearly always
         return addresses, None, 0
     rows = pa.array(np.arange(len(addresses)))
@@ -313,11 +315,11 @@ def check_range(properties: sstable.TableProperties, ref: Ref) -> None:
 
 def check_all_read(report: TaskReport, *, ranges: int, entries: int) -> None:
     """Raise `DamagedData` (invariant 3) unless exactly these numbers of ranges and entries were read."""
-    read = report.counters
-    if (read["ranges"], read["entries"]) != (ranges, entries):
+    counters = report.counters
+    if (counters["ranges"], counters["entries"]) != (ranges, entries):
         raise DamagedData(
-            f"{read['ranges']} ranges with {read['entries']} entries were read, but {ranges} with {entries} were "
-            "expected. The incomplete result was not used. Run the same command again.",
+            f"{counters['ranges']} ranges with {counters['entries']} entries were read, but {ranges} with {entries} "
+            "were expected. The incomplete result was not used. Run the same command again.",
             invariant=3,
         )
 
@@ -333,9 +335,9 @@ def write_addresses(
 ) -> tuple[Dataset, Dataset, TaskReport]:
     """Decode ranges (rows of RANGE_REFS, distinct ids), and write their addresses inside the namespace.
 
-    These are rows of RANGE_ADDRESSES. For ranges whose ids are in `sizes_wanted`, also writes the distinct sizes of all
-    entries (RANGE_SIZES) to `sizes_folder`. All rows of a range are in one file. `total_entries`, the number of entries
-    of all ranges, determines the decoder. Returns both datasets and the report of `address_batches`.
+    Writes rows of RANGE_ADDRESSES to `folder`. For ranges whose ids are in `sizes_wanted`, also writes the distinct
+    sizes of all entries (RANGE_SIZES) to `sizes_folder`. All rows of a range are in one file. `total_entries`, the
+    number of entries of all ranges, determines the decoder. Returns both datasets and the report of `address_batches`.
     """
     numbers_with_sizes = frozenset(map(range_number, sizes_wanted))
     schema = pa.schema([pa.field(field.name, field.type) for field in (*RANGE_ADDRESSES, RANGE_SIZES.field("size"))])
@@ -382,9 +384,9 @@ def paths_of(
     """The addresses in these ranges (rows of RANGE_REFS and more) that are inside the namespace, with their paths.
 
     The result has the columns of `schema`: the address, its path, and columns of the range's row. If several ranges of
-    a task contain an address, the result has the range with the largest values in the columns `rank_by`, where null is
-    the smallest value, and few or none of the others. `wanted` limits the result to these addresses, which must fit
-    into each task's memory.
+    a task contain an address, the result has a row for the range with the largest values in the columns `rank_by`
+    (null is the smallest value), and possibly rows for a few of the others. `wanted` limits the result to these
+    addresses, which must fit into each task's memory.
     """
     range_columns = [name for name in schema.names if name not in ("address", "path")]
     ranked = pa.schema([*schema, pa.field("rank", pa.int64(), nullable=False)])
@@ -393,8 +395,8 @@ def paths_of(
         rows = [row for batch in batches for row in batch.to_pylist()]
         keys = [tuple((row[name] is not None, row[name]) for name in rank_by) for row in rows]
         ranks = {key: rank for rank, key in enumerate(sorted(set(keys), reverse=True))}
-        order = sorted(range(len(rows)), key=lambda number: ranks[keys[number]])
-        refs = {str(rows[number]["range_id"]): (rows[number], ranks[keys[number]]) for number in order}
+        order = sorted(range(len(rows)), key=lambda index: ranks[keys[index]])
+        refs = {str(rows[index]["range_id"]): (rows[index], ranks[keys[index]]) for index in order}
         decoder = decoder_for(rows)
         size = largest_size(rows)
         for range_id, data in prefetched_tables(place, refs, referrer="a metarange", expected_size=size):
@@ -423,8 +425,9 @@ def paths_of(
 def best_attributions(batches: Iterable[pa.RecordBatch], wanted: pa.Array | None) -> Iterator[pa.RecordBatch]:
     """The rows with an address in `wanted` (all if it is None); for each address, only those of the lowest `rank`.
 
-    The input is sorted by `rank`. It is processed in large chunks, because each lookup scans all wanted addresses. An
-    address can recur with a higher `rank` in a later chunk: any if `wanted` is None, else one of a chunk's last rank.
+    The input is sorted by `rank`. It is processed in large chunks, because each lookup scans all wanted addresses. A
+    later chunk can repeat an address with a higher `rank`: any address if `wanted` is None, otherwise only one that has
+    the last rank of an earlier chunk.
     """
     buffered: list[pa.RecordBatch] = []
     still_wanted = wanted
@@ -440,7 +443,7 @@ def best_attributions(batches: Iterable[pa.RecordBatch], wanted: pa.Array | None
         ranks, codes = table["rank"].to_numpy(), encoded.indices.to_numpy()
         _, first = np.unique(codes, return_index=True)
         yield from table.filter(pa.array(ranks == ranks[first][codes])).to_batches()
-        # a range may be split over two chunks, so addresses of the last rank stay wanted
+        # A range may be split across two chunks, so addresses of the last rank stay wanted.
         if still_wanted is not None:
             complete = table.filter(pc.less(table["rank"], pa.scalar(int(ranks[-1]), pa.int64())))["address"]
             still_wanted = still_wanted.filter(pc.invert(pc.is_in(still_wanted, value_set=complete)))

@@ -101,7 +101,7 @@ class ServedObject:
 
 @dataclass(frozen=True, slots=True)
 class ServedPage:
-    """One page of `list_objects`, in path order; `next_after` is None on the last page."""
+    """One page of `list_objects`, in path order. The next page starts after `next_after` (None on the last page)."""
 
     objects: tuple[ServedObject, ...]
     next_after: str | None
@@ -150,9 +150,9 @@ class Change:
     path: str
 
 
-def _invalid(what: str, why: str) -> DamagedData:
+def _invalid_response(what: str, reason: str) -> DamagedData:
     return DamagedData(
-        f"invalid lakeFS response for {what}: {why}. Check the server's version and log, and the "
+        f"invalid lakeFS response for {what}: {reason}. Check the server's version and log, and the "
         "proxies in front of the server.",
         invariant=3,
     )
@@ -168,7 +168,7 @@ class Body:
     @classmethod
     def of(cls, value: object, what: str) -> Body:
         if not isinstance(value, dict):
-            raise _invalid(what, "it is not a JSON object")
+            raise _invalid_response(what, "it is not a JSON object")
         return cls(value, what)
 
     def _get(self, name: str, kind: type, optional: bool) -> Any:
@@ -178,7 +178,7 @@ class Body:
         # bool is an int in Python, but never in the API.
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
             state = "missing" if value is None else f"not of type {kind.__name__}"
-            raise _invalid(self.what, f"'{name}' is {state}")
+            raise _invalid_response(self.what, f"'{name}' is {state}")
         return value
 
     def text(self, name: str) -> str:
@@ -187,7 +187,7 @@ class Body:
     def nonempty_text(self, name: str) -> str:
         """A text field that must not be empty."""
         if not (value := self.text(name)):
-            raise _invalid(self.what, f"'{name}' is empty")
+            raise _invalid_response(self.what, f"'{name}' is empty")
         return value
 
     def maybe_text(self, name: str) -> str:
@@ -225,16 +225,16 @@ class Body:
         try:
             return datetime.fromtimestamp(self.number(name), UTC)
         except (ValueError, OverflowError, OSError):
-            raise _invalid(self.what, f"'{name}' is not a date") from None
+            raise _invalid_response(self.what, f"'{name}' is not a date") from None
 
 
 def server(body: Body) -> Server:
     """`GET /config`: one `storage_config`, or a `storage_config_list` if several block stores are configured."""
     version = body.maybe_inner("version_config")
-    several = body.maybe_objects("storage_config_list")
-    if several:
-        stores = {store.maybe_text("blockstore_id"): store.nonempty_text("blockstore_type") for store in several}
-        # Repositories from before the second block store have no storage id: `storage_config` applies to them.
+    configs = body.maybe_objects("storage_config_list")
+    if configs:
+        stores = {store.maybe_text("blockstore_id"): store.nonempty_text("blockstore_type") for store in configs}
+        # Repositories created before the second block store was added have no storage id: `storage_config` applies.
         if single := body.maybe_inner("storage_config"):
             stores.setdefault("", single.nonempty_text("blockstore_type"))
     else:
@@ -272,11 +272,11 @@ def commit(body: Body) -> Commit:
     if parents is None:
         parents = []
     if not isinstance(parents, list) or not all(isinstance(parent, str) and parent for parent in parents):
-        raise _invalid(body.what, "'parents' is not a list of commit ids")
+        raise _invalid_response(body.what, "'parents' is not a list of commit ids")
     version = body.maybe_number("version")
     if version is None and len(parents) > 1:
         # The version determines which parent is the main one (formats §6.2).
-        raise _invalid(body.what, "a merge commit has no 'version'")
+        raise _invalid_response(body.what, "a merge commit has no 'version'")
     metadata = body.maybe_inner("metadata")
     return Commit(
         id=body.nonempty_text("id"),
@@ -299,7 +299,7 @@ def refs_dump(body: Body) -> RefsDump:
     )
 
 
-def served(body: Body) -> ServedObject:
+def served_object(body: Body) -> ServedObject:
     return ServedObject(
         path=body.text("path"),
         physical_address=body.nonempty_text("physical_address"),

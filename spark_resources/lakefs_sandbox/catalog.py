@@ -71,7 +71,7 @@ class Catalog:
             self.state,
             record,
             objects=objects,
-            committed=self._tables(record.storage_namespace, objects),
+            committed=self._committed_data(record.storage_namespace, objects),
             addresses=self._addresses,
             clock=self.clock,
             signing_key=self._signing_key,
@@ -85,7 +85,7 @@ class Catalog:
             raise bad_request(f"failed to create repository: invalid address, must match: {scheme}")
         return self.block_store.objects(storage_namespace)
 
-    def _tables(self, storage_namespace: str, objects: Objects) -> Committed:
+    def _committed_data(self, storage_namespace: str, objects: Objects) -> Committed:
         with self._lock:
             if storage_namespace not in self._committed:
                 self._committed[storage_namespace] = Committed(objects, range_entries=self._range_entries)
@@ -102,12 +102,12 @@ class Catalog:
     ) -> SandboxRepository:
         """Create a repository and its first commit, dated `date` (default: now).
 
-        The default namespace is the block store's default plus the repository's name.
+        The default namespace is the block store's default prefix followed by the repository's name.
 
         Raises `Problem` 409 if the repository exists, and 400 if the name or namespace is invalid or the namespace is
         in use.
         """
-        storage_namespace = storage_namespace or self.block_store.default + repository
+        storage_namespace = storage_namespace or self.block_store.default_prefix + repository
         if self.state.repository(repository) is not None:
             raise conflict("error creating repository: not unique")
         if not _ID.fullmatch(repository):

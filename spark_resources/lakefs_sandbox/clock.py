@@ -1,6 +1,6 @@
 """The sandbox's clock: the machine's, shifted by the offset in a file next to the objects, if they are local.
 
-The local store reads the same file, so the times of server, store and files agree in all processes.
+The local store reads the same file, so the times of the server, the store and the files agree in all processes.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from spark_resources.sstable.values import split_value
 
 PREFIX = "_lakefs/"
 DEFAULT_RANGE_ENTRIES = 50_000  # average per range; also the server's default
-_CACHED_RECORDS = 400_000
+_MAX_CACHED_RECORDS = 400_000
 _KEY = attrgetter("key")
 _MAX_KEY = attrgetter("max_key")
 
@@ -42,7 +42,7 @@ class Committed:
         self._lock = threading.Lock()
         self._ranges: dict[str, tuple[RangeRef, ...]] = {"": ()}
         self._records: OrderedDict[str, Sequence[Record]] = OrderedDict()
-        self._count = 0
+        self._cached_count = 0
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -69,10 +69,10 @@ class Committed:
         with self._lock:
             if range_id not in self._records:
                 self._records[range_id] = records
-                self._count += len(records)
-            while self._count > _CACHED_RECORDS and len(self._records) > 1:
+                self._cached_count += len(records)
+            while self._cached_count > _MAX_CACHED_RECORDS and len(self._records) > 1:
                 _, dropped = self._records.popitem(last=False)
-                self._count -= len(dropped)
+                self._cached_count -= len(dropped)
 
     def value(self, metarange_id: str, path: bytes) -> bytes | None:
         """The value at a path; None if the metarange has none."""
@@ -86,7 +86,7 @@ class Committed:
             records[record_index].value if record_index < len(records) and records[record_index].key == path else None
         )
 
-    def overlapping(self, metarange_id: str, span: RangeRef) -> RangeRef | None:
+    def overlapping_range(self, metarange_id: str, span: RangeRef) -> RangeRef | None:
         """The first range of a metarange with keys between the first and last key of `span`; None if there is none."""
         ranges = self.ranges(metarange_id)
         range_index = bisect_left(ranges, span.min_key, key=_MAX_KEY)
@@ -194,10 +194,10 @@ class MetarangeWriter:
     def __init__(self, committed: Committed) -> None:
         self._committed = committed
         self._ranges: list[RangeRef] = []
-        self._open: list[Record] = []
+        self._open_records: list[Record] = []
 
     def add_record(self, record: Record) -> None:
-        self._open.append(record)
+        self._open_records.append(record)
         if self._committed.ends_range(record.key):
             self._close_range()
 
@@ -215,9 +215,9 @@ class MetarangeWriter:
         return self._committed.write_metarange(self._ranges)
 
     def _close_range(self) -> None:
-        if self._open:
-            self._ranges.append(self._committed.write_range(self._open))
-            self._open = []
+        if self._open_records:
+            self._ranges.append(self._committed.write_range(self._open_records))
+            self._open_records = []
 
 
 def identity(value: bytes) -> bytes:

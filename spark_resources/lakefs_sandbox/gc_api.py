@@ -43,7 +43,7 @@ _PARQUET_SCHEMA = pa.schema(
         pa.field(UNCOMMITTED_COLUMNS[1], pa.int64(), nullable=False),
     ]
 )
-DEFAULT_UNCOMMITTED_PAGE = 500_000
+DEFAULT_UNCOMMITTED_PAGE_SIZE = 500_000
 
 
 class Oversight(StrEnum):
@@ -63,24 +63,24 @@ ALL_OVERSIGHTS = frozenset(Oversight)
 def rules(repository: SandboxRepository) -> Rules:
     """The retention rules. Raises `Problem` 404 if none are set."""
     try:
-        stored = repository.objects.read(RULES_KEY)
+        message = repository.objects.read(RULES_KEY)
     except Problem:
-        stored = b""
-    if not stored:
+        message = b""
+    if not message:
         raise not_found()
     default_days, branch_days = 0, {}
-    for number, value, content in fields(stored, _RULES_FIELDS, "the rules"):
+    for number, value, content in fields(message, _RULES_FIELDS, "the rules"):
         if number == 1:
             default_days = value
             continue
-        pair = {field: (text, days) for field, days, text in fields(content, _RULE_FIELDS, "a rule")}
-        branch_days[pair.get(1, (b"", 0))[0].decode()] = pair.get(2, (b"", 0))[1]
+        rule = {field: (text, days) for field, days, text in fields(content, _RULE_FIELDS, "a rule")}
+        branch_days[rule.get(1, (b"", 0))[0].decode()] = rule.get(2, (b"", 0))[1]
     return Rules(default_days, branch_days)
 
 
-def set_rules(repository: SandboxRepository, new: Rules) -> None:
-    parts = [varint_field(1, new.default_days)]
-    for branch, days in new.branch_days.items():
+def set_rules(repository: SandboxRepository, new_rules: Rules) -> None:
+    parts = [varint_field(1, new_rules.default_days)]
+    for branch, days in new_rules.branch_days.items():
         parts.append(bytes_field(2, text_field(1, branch) + varint_field(2, days)))
     repository.check_writable()
     # As on the server, an empty file means that there are no rules, so zero days everywhere can't be expressed.
@@ -106,17 +106,21 @@ def prepare_commits(repository: SandboxRepository, xids: Xids, oversights: Colle
     """Write `commits.csv`. Raises `Problem` 404 if there are no rules."""
     repository.check_writable()
     try:
-        current = rules(repository)
+        current_rules = rules(repository)
     except Problem:
         raise Problem(404, "get gc rules: not found") from None
     commits = {commit.id: commit for commit in repository.commits()}
     listed_ids = listed_commits(
-        commits, repository.branches(hidden=True), current, now=repository.clock.now(), oversights=oversights
+        commits,
+        repository.branches(include_hidden=True),
+        current_rules,
+        now=repository.clock.now(),
+        oversights=oversights,
     )
     text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(COMMITS_HEADER)
-    table.writerows((commit, "false", commits[commit].metarange_id) for commit in sorted(listed_ids))
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COMMITS_HEADER)
+    writer.writerows((commit_id, "false", commits[commit_id].metarange_id) for commit_id in sorted(listed_ids))
     run_id = xids.descending_id()
     key = f"{_GC}/commits/run_id={run_id}/commits.csv"
     repository.objects.write(key, text.getvalue().encode())
@@ -139,13 +143,13 @@ def listed_commits(
             visited[commit_id] = cutoff
             parent = commits[commit_id].main_parent
         while parent is not None:
-            before = visited.get(parent)
-            stops = before is not None and before <= cutoff
-            if stops and Oversight.VISITED_COMMITS in oversights:
+            earlier_cutoff = visited.get(parent)
+            is_covered = earlier_cutoff is not None and earlier_cutoff <= cutoff
+            if is_covered and Oversight.VISITED_COMMITS in oversights:
                 break
             if created > cutoff:
                 listed.add(parent)
-            if stops:
+            if is_covered:
                 break
             visited[parent] = cutoff
             created, parent = commits[parent].created, commits[parent].main_parent
@@ -164,10 +168,10 @@ def _starting_points(
 ) -> Iterator[tuple[str, int, bool]]:
     """Heads and dangling commits, sorted by commit id, each with its retention days and whether it is a head."""
     heads = [(branch.commit_id, branch.id) for branch in branches]
-    parents_and_heads = {commit.main_parent for commit in commits.values()} | {commit for commit, _ in heads}
-    dangling = [(commit, "") for commit in commits if commit not in parents_and_heads]
-    for commit, branch in sorted(heads + dangling):
-        yield commit, rules.days(branch) if branch else rules.default_days, bool(branch)
+    parents_and_heads = {commit.main_parent for commit in commits.values()} | {commit_id for commit_id, _ in heads}
+    dangling = [(commit_id, "") for commit_id in commits if commit_id not in parents_and_heads]
+    for commit_id, branch in sorted(heads + dangling):
+        yield commit_id, rules.days(branch) if branch else rules.default_days, bool(branch)
 
 
 # --- uncommitted ----------------------------------------------------------------------------------------------------
@@ -193,9 +197,9 @@ def prepare_uncommitted(
     repository.check_writable()
     run_id, first_branch, path = _parse_token(token) if token else (xids.descending_id(), "", "")
     page: list[Entry] = []
-    rows, last_is_gone, next_entry = 0, False, None
+    rows, last_branch_is_gone, next_entry = 0, False, None
     for branch in _branches_from(repository, first_branch):
-        if last_is_gone := branch is None:
+        if last_branch_is_gone := branch is None:
             rows = 0
             continue
         for entry in _staged_entries_from(repository, branch, path if branch == first_branch else "", oversights):
@@ -206,11 +210,11 @@ def prepare_uncommitted(
             page.append(entry)
         if next_entry:
             break
-    if last_is_gone:
+    if last_branch_is_gone:
         raise not_found("branch")
     location = _write_page(repository, xids, run_id, page) if rows else ""
     if page and not rows:
-        repository.faults.injected["pages that were not stored"] += 1
+        repository.faults.injection_counts["pages that were not stored"] += 1
     return UncommittedPage(run_id, location, _token(run_id, *next_entry) if next_entry else None)
 
 
@@ -234,8 +238,8 @@ def _parse_token(token: str) -> tuple[str, str, str]:
 
 
 def _branches_from(repository: SandboxRepository, first: str) -> Iterator[str | None]:
-    """The ids of the branches from `first` onwards; None for one that was deleted since they were listed."""
-    for branch in repository.branches(hidden=True):
+    """The ids of the branches from `first` onwards; None for a branch that was deleted after they were listed."""
+    for branch in repository.branches(include_hidden=True):
         if branch.id >= first:
             yield branch.id
             if repository.faults.is_followed_by_deleted(branch.id):
@@ -247,22 +251,22 @@ def _staged_entries_from(
 ) -> Iterator[Entry]:
     entries: Iterator[Entry]
     if Oversight.RESTAGED_CONTENT in oversights:
-        changes = repository.uncommitted_until_unreadable(branch, start=start)
+        changes = repository.uncommitted_changes_until_unreadable(branch, start=start)
         entries = (change.entry for change in changes if change.kind != "removed")
     else:
         entries = repository.staged_entries(branch, start=start)
     for entry in entries:
-        if listed := _as_listed(repository, entry, oversights):
+        if listed := _listed_entry(repository, entry, oversights):
             yield listed
 
 
-def _as_listed(repository: SandboxRepository, entry: Entry, oversights: Collection[Oversight]) -> Entry | None:
+def _listed_entry(repository: SandboxRepository, entry: Entry, oversights: Collection[Oversight]) -> Entry | None:
     """An entry with a relative address, as in the list; None if the server considers it outside the namespace."""
     if entry.address_type is not AddressType.RELATIVE:
         root = repository.objects.storage_namespace + "/"
-        overlooks = Oversight.FULL_ADDRESSES in oversights
-        address = entry.address.removeprefix(root) if overlooks else repository.key_inside(entry)
-        if address is None or (overlooks and address == entry.address):
+        has_oversight = Oversight.FULL_ADDRESSES in oversights
+        address = entry.address.removeprefix(root) if has_oversight else repository.key_inside(entry)
+        if address is None or (has_oversight and address == entry.address):
             return None
         entry = replace(entry, address=address)
     return entry
@@ -285,7 +289,7 @@ def _parquet(entries: list[Entry]) -> bytes:
 
 def dump_refs(repository: SandboxRepository) -> dict[str, str]:
     """Write every commit, branch and tag to tables. Returns the metaranges' ids by their names in the API."""
-    branches = repository.branches(hidden=True)
+    branches = repository.branches(include_hidden=True)
     dumps = {
         "commits_meta_range_id": write_commits(repository.commits()),
         "tags_meta_range_id": write_tags(Tag(*tag) for tag in repository.tags()),

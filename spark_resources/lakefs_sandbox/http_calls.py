@@ -19,7 +19,7 @@ from spark_resources.lakefs_sandbox.errors import Problem, bad_request
 from spark_resources.lakefs_sandbox.gc_api import Oversight
 from spark_resources.lakefs_sandbox.repository import SandboxRepository
 
-PER_PAGE = 100
+DEFAULT_PER_PAGE = 100
 MAX_PER_PAGE = 1000
 _LAST_SECOND = 253_402_300_799  # of the year 9999
 
@@ -28,14 +28,14 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The sandbox's options (see `Sandbox`). `failing` has the status of each repository that is set to fail."""
+    """The sandbox's options (see `Sandbox`). `failure_statuses` has the status for each repository set to fail."""
 
     access_key_id: str
     secret_access_key: str
     oversights: frozenset[Oversight]
-    uncommitted_page: int
+    uncommitted_page_size: int
     request_log: Callable[[str], None] | None = None
-    failing: Mapping[str, int] = field(default_factory=dict)
+    failure_statuses: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +72,10 @@ class Call:
 
     def amount(self) -> int:
         try:
-            requested = int(self.query.get("amount", PER_PAGE))
+            requested = int(self.query.get("amount", DEFAULT_PER_PAGE))
         except ValueError:
             raise bad_request("Invalid format for parameter amount") from None
-        return min(requested, MAX_PER_PAGE) if requested > 0 else PER_PAGE
+        return min(requested, MAX_PER_PAGE) if requested > 0 else DEFAULT_PER_PAGE
 
     def json(self) -> Body:
         """The body as a JSON object. Raises `Problem` 400 for anything else."""
@@ -158,14 +158,14 @@ def error_response(problem: Problem) -> Response:
     return JSONResponse({"message": problem.message}, problem.status)
 
 
-def page_response(results: list[dict[str, Any]], more: bool, offset: str) -> Response:
-    """A page of results. The next page starts after the value that the last result has in the field `offset`."""
+def page_response(results: list[dict[str, Any]], has_more: bool, offset_field: str) -> Response:
+    """A page of results. The offset of the next page is the value of `offset_field` in the last result."""
     return json_response(
         {
             "pagination": {
-                "has_more": more,
+                "has_more": has_more,
                 "max_per_page": MAX_PER_PAGE,
-                "next_offset": results[-1][offset] if more else "",
+                "next_offset": results[-1][offset_field] if has_more else "",
                 "results": len(results),
             },
             "results": results,
@@ -173,10 +173,10 @@ def page_response(results: list[dict[str, Any]], more: bool, offset: str) -> Res
     )
 
 
-def select_page(call: Call, items: list[_T], name: Callable[[_T], str]) -> tuple[list[_T], bool]:
-    """Those of the items, which must be sorted by name, that the request selects, and whether there are more."""
+def select_page(call: Call, items: list[_T], name_of: Callable[[_T], str]) -> tuple[list[_T], bool]:
+    """The page that the request selects from the items, which must be sorted by name, and whether there are more."""
     prefix, after, amount = call.text("prefix"), call.text("after"), call.amount()
-    wanted = [item for item in items if name(item).startswith(prefix) and (not after or name(item) > after)]
+    wanted = [item for item in items if name_of(item).startswith(prefix) and (not after or name_of(item) > after)]
     return wanted[:amount], len(wanted) > amount
 
 

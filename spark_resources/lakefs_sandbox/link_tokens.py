@@ -1,4 +1,4 @@
-"""Link tokens, which prove that an address was issued for one path of one branch, and when (formats §1)."""
+"""Link tokens, which prove that an address was issued for one path on one branch, and when (formats §1)."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class LinkTokens:
     def sign(self, address: str, *, repository: str, branch: str, path: str) -> str:
         return address + _DELIMITER + self._token(address, repository, branch, path)
 
-    def check(self, signed: str, *, repository: str, branch: str, path: str, now: datetime) -> None:
+    def check(self, signed_address: str, *, repository: str, branch: str, path: str, now: datetime) -> None:
         """Raise `Problem` 400 if an address wasn't issued for this path, or was issued too long ago."""
-        address, delimiter, token = signed.rpartition(_DELIMITER)
+        address, delimiter, token = signed_address.rpartition(_DELIMITER)
         if not delimiter:
             raise bad_request("address is not signed: link address invalid")
         if not hmac.compare_digest(token.encode(), self._token(address, repository, branch, path).encode()):

@@ -41,7 +41,7 @@ class LocalBlockStore:
 
     kind = "local"
     scheme = LOCAL
-    default = LOCAL
+    default_prefix = LOCAL
 
     def __init__(self, configured_path: Path, clock: Clock) -> None:
         self.configured_path = configured_path
@@ -55,7 +55,7 @@ class LocalObjects:
     """The objects under `<configured path>/<name>`."""
 
     def __init__(self, configured_path: Path, storage_namespace: str, clock: Clock) -> None:
-        self._configured = configured_path
+        self._configured_path = configured_path
         self._subfolder = storage_namespace.removeprefix(LOCAL).strip("/")
         if any(part in (".", "..") for part in self._subfolder.split("/")):
             raise bad_request(f"{storage_namespace}: bad path traversal blocked")
@@ -71,7 +71,7 @@ class LocalObjects:
         return address
 
     def file(self, key: str) -> Path:
-        return self._configured / self._subfolder / key
+        return self._configured_path / self._subfolder / key
 
     def has(self, key: str) -> bool:
         try:
@@ -105,7 +105,7 @@ class LocalObjects:
     @contextmanager
     def writing(self) -> Iterator[Write]:
         """Yields a faster `write` for many objects: a folder is opened only once for consecutive objects in it."""
-        shifted = self._clock.offset() != timedelta(0)
+        is_shifted = self._clock.offset() != timedelta(0)
         now = self._clock.now
         with self._root() as root, _OpenFolder(root) as folder:
 
@@ -114,10 +114,10 @@ class LocalObjects:
                 _check(full_key)
                 try:
                     with _translated_link_errors():
-                        folder.write(full_key, data, now() if shifted else None)
+                        folder.write(full_key, data, now() if is_shifted else None)
                 except (NotADirectoryError, IsADirectoryError):
                     raise bad_request(
-                        f"{key!r} can't be a file: a parent is a file, or it is a folder itself"
+                        f"{key!r} can't be a file: a parent is a file, or a folder has this name"
                     ) from None
 
             yield write
@@ -125,10 +125,10 @@ class LocalObjects:
     def _key_below_root(self, address: str) -> str:
         """A full address as a key below the configured path. Raises `Problem` 400 for an address outside it."""
         rest = address.removeprefix(LOCAL)
-        below = rest.removeprefix(f"{self._configured}/")
-        if rest == address or below.startswith("/"):
-            raise bad_request(f"{address}: the sandbox reads only addresses under {LOCAL}{self._configured}")
-        return below
+        key = rest.removeprefix(f"{self._configured_path}/")
+        if rest == address or key.startswith("/"):
+            raise bad_request(f"{address}: the sandbox reads only addresses under {LOCAL}{self._configured_path}")
+        return key
 
     def _read(self, key: str) -> bytes:
         try:
@@ -149,7 +149,7 @@ class LocalObjects:
 
     @contextmanager
     def _root(self) -> Iterator[int]:
-        root = os.open(self._configured, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        root = os.open(self._configured_path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             yield root
         finally:

@@ -14,10 +14,10 @@ from spark_resources.sstable import RangeRef, Record
 
 
 class Strategy(NamedTuple):
-    """How a merge resolves a path that both sides changed: with the value of side `takes`, or not at all if None."""
+    """How a merge resolves a path that both sides changed: with the value of the `winner`; None if it's a conflict."""
 
     name: str
-    takes: str | None
+    winner: str | None
 
 
 STRATEGIES = {
@@ -95,7 +95,7 @@ class _Merge:
         if source.id == dest.id:
             self._take_range(source)
         elif (source.min_key, source.max_key) == (dest.min_key, dest.max_key):
-            base = self._committed.overlapping(self._base, source)
+            base = self._committed.overlapping_range(self._base, source)
             if base is not None and base.id in (source.id, dest.id):
                 self._take_range(dest if source.id == base.id else source)  # only the other side changed it
             else:
@@ -117,7 +117,7 @@ class _Merge:
 
     def _apply_whole_range(self, cursor: _Cursor, ref: RangeRef) -> bool:
         """Add or delete a whole range where the other side has no records. Returns whether that was possible."""
-        base = self._committed.overlapping(self._base, ref)
+        base = self._committed.overlapping_range(self._base, ref)
         if base is not None and base.id != ref.id:
             return False
         if base is None:
@@ -169,6 +169,6 @@ def _takes_source(base: bytes | None, source: bytes | None, dest: bytes | None, 
         return True
     if same_content(source, base):
         return False
-    if strategy.takes is None:
+    if strategy.winner is None:
         raise conflict("conflict found")
-    return strategy.takes == "source"
+    return strategy.winner == "source"

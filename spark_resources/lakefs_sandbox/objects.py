@@ -21,7 +21,7 @@ class ExternalObject(NamedTuple):
 
 
 class Objects(Protocol):
-    """The objects of one storage namespace, and read access to others in the same block store.
+    """The objects of one storage namespace, and read access to other objects in the same block store.
 
     Raises `Problem` 410 for a missing object, and 400 for a key or an address that is invalid here.
     """
@@ -56,10 +56,10 @@ class Objects(Protocol):
 
 
 class BlockStore(Protocol):
-    """The store of the sandbox's objects. `kind` is its lakeFS type, `default` the prefix of default namespaces."""
+    """The store of the sandbox's objects: its type in lakeFS, and the prefix of the default namespaces."""
 
     kind: str
     scheme: str
-    default: str
+    default_prefix: str
 
     def objects(self, storage_namespace: str) -> Objects: ...

@@ -13,13 +13,13 @@ from spark_resources.lakefs_sandbox.committed import Committed, ValuePair, same_
 from spark_resources.lakefs_sandbox.errors import Problem, bad_request, not_found
 from spark_resources.lakefs_sandbox.faults import Faults
 from spark_resources.lakefs_sandbox.objects import Objects
-from spark_resources.lakefs_sandbox.refs import References, Resolved
+from spark_resources.lakefs_sandbox.refs import References, ResolvedRef
 from spark_resources.lakefs_sandbox.state import RepositoryRecord, StagedEntry, State
 from spark_resources.model import AddressType
 from spark_resources.sstable import Entry, Record
 from spark_resources.sstable.values import EntryMessage
 
-LONGEST_PATH = 1024
+MAX_PATH_BYTES = 1024
 _STAGED_PAGE = 1000
 _AFTER_ANY_SUFFIX = b"\xff"  # never in UTF-8 text: a prefix plus this byte sorts after every path with the prefix
 
@@ -39,7 +39,7 @@ class PrefixChange(NamedTuple):
 
 
 class Views(References):
-    """The reading side of a repository. Paths are text; methods raise `Problem` with the server's status."""
+    """The read operations of a repository. Paths are text; methods raise `Problem` with the server's status."""
 
     def __init__(
         self, state: State, record: RepositoryRecord, *, objects: Objects, committed: Committed, clock: Clock,
@@ -75,7 +75,7 @@ class Views(References):
 
     def data_of(self, entry: Entry) -> bytes:
         """The bytes of an entry's object, in this namespace or, for a full address, anywhere in the block store."""
-        if _is_full(entry):
+        if _has_full_address(entry):
             entry = replace(entry, address=self.objects.resolve_address(entry.address))
         key = self.key_inside(entry)
         return self.objects.read_external(entry.address) if key is None else self.objects.read(key)
@@ -87,11 +87,15 @@ class Views(References):
         for root in (self.objects.storage_namespace, self.objects.location("").rstrip("/")):
             if entry.address.startswith(root + "/"):
                 return entry.address[len(root) + 1 :]
-        return None if _is_full(entry) else entry.address
+        return None if _has_full_address(entry) else entry.address
 
     def physical_address(self, entry: Entry) -> str:
         """An entry's address as shown by `stat` and `ls`."""
-        return self.objects.resolve_address(entry.address) if _is_full(entry) else self.objects.location(entry.address)
+        return (
+            self.objects.resolve_address(entry.address)
+            if _has_full_address(entry)
+            else self.objects.location(entry.address)
+        )
 
     def listing(
         self, ref: str, *, prefix: str = "", after: str = "", delimiter: str = "", amount: int = 1000
@@ -102,20 +106,20 @@ class Views(References):
             page = list(islice(items, amount + 1))
         return page[:amount], len(page) > amount
 
-    def _items(self, resolved: Resolved, prefix: bytes, after: bytes, delimiter: bytes) -> Iterator[Entry | str]:
+    def _items(self, resolved: ResolvedRef, prefix: bytes, after: bytes, delimiter: bytes) -> Iterator[Entry | str]:
         view = self.merged_view(resolved, max(prefix, after))
         while (record := next(view, None)) is not None and record.key.startswith(prefix):
-            at = record.key.find(delimiter, len(prefix)) if delimiter else -1
-            if at < 0:
+            delimiter_index = record.key.find(delimiter, len(prefix)) if delimiter else -1
+            if delimiter_index < 0:
                 if record.key != after:
                     yield EntryMessage(record.value).to_entry(record.key)
                 continue
-            common = record.key[: at + len(delimiter)]
+            common = record.key[: delimiter_index + len(delimiter)]
             if common != after:
                 yield common.decode()
             view = self.merged_view(resolved, common + _AFTER_ANY_SUFFIX)
 
-    def merged_view(self, resolved: Resolved, start: bytes = b"") -> Iterator[Record]:
+    def merged_view(self, resolved: ResolvedRef, start: bytes = b"") -> Iterator[Record]:
         """The records that a reader gets from a path onwards. Staged entries override committed ones."""
         staged = self._staged_from(resolved.branch, start) if resolved.branch else iter(())
         next_staged = next(staged, None)
@@ -141,23 +145,22 @@ class Views(References):
                 return
             start = page[-1].path + b"\x00"
 
-    def uncommitted(self, branch: str, *, start: str = "") -> Iterator[Change]:
+    def uncommitted_changes(self, branch: str, *, start: str = "") -> Iterator[Change]:
         """The uncommitted changes of a branch from a path onwards. As on the server, addresses aren't compared."""
         return self._changes(branch, self._staged_from(branch, start.encode()))
 
-    def uncommitted_until_unreadable(self, branch: str, *, start: str = "") -> Iterator[Change]:
-        """Like `uncommitted`, but ends without an error at a record that can't be read, like the server's list and
-        diff."""
+    def uncommitted_changes_until_unreadable(self, branch: str, *, start: str = "") -> Iterator[Change]:
+        """Like `uncommitted_changes`, but ends at a record that can't be read, without an error, as on the server."""
         return self._changes(branch, self._staged_until_unreadable(branch, start.encode()))
 
     def _staged_until_unreadable(self, branch: str, start: bytes) -> Iterator[StagedEntry]:
         limit = self.faults.scan_limit()
         try:
-            for number, each in enumerate(self._staged_from(branch, start)):
+            for number, entry in enumerate(self._staged_from(branch, start)):
                 if number == limit:
-                    self.faults.injected["scans that ended early"] += 1
+                    self.faults.injection_counts["scans that ended early"] += 1
                     return
-                yield each
+                yield entry
         except Problem:
             return
 
@@ -194,40 +197,40 @@ class Views(References):
             base = self.merge_base(right_commit, left_commit) if since_base else left_commit
         for path, values in self.committed.differences(left_commit.metarange_id, right_commit.metarange_id).items():
             before = self.committed.value(base.metarange_id, path) if since_base else values.before
-            if (kind := _kind(before, values)) and (value := values.after or values.before):
+            if (kind := _change_kind(before, values)) and (value := values.after or values.before):
                 yield Change(kind, EntryMessage(value).to_entry(path))
 
     def _differences_to_staged(self, left: str, right: str, start: str) -> Iterator[Change]:
         """The diff to a branch's staged data. As on the server, it fails if a staging record is unreadable."""
-        before, after = self.resolve(left).commit.metarange_id, self.resolve(right)
-        if after.branch is None:
+        left_metarange, resolved_right = self.resolve(left).commit.metarange_id, self.resolve(right)
+        if resolved_right.branch is None:
             raise bad_request(f"{right}: ref: invalid value: validation error")
-        committed = deque(self.committed.differences(before, after.commit.metarange_id).items())
-        for staged in self._staged_from(after.branch, start.encode()):
+        committed = deque(self.committed.differences(left_metarange, resolved_right.commit.metarange_id).items())
+        for staged in self._staged_from(resolved_right.branch, start.encode()):
             while committed and committed[0][0] < staged.path:
                 yield from _change(*committed.popleft())
             if committed and committed[0][0] == staged.path:
                 committed.popleft()
-            yield from _change(staged.path, ValuePair(self.committed.value(before, staged.path), staged.value))
+            yield from _change(staged.path, ValuePair(self.committed.value(left_metarange, staged.path), staged.value))
         for path, values in committed:
             yield from _change(path, values)
 
 
 def _change(path: bytes, values: ValuePair) -> Iterator[Change]:
     """Yield the change at a path for the plain diff, unless the content is the same."""
-    if (kind := _kind(values.before, values)) and (value := values.after or values.before):
+    if (kind := _change_kind(values.before, values)) and (value := values.after or values.before):
         yield Change(kind, EntryMessage(value).to_entry(path))
 
 
-def _is_full(entry: Entry) -> bool:
+def _has_full_address(entry: Entry) -> bool:
     """Whether an entry's address is full: by its type or, for the deprecated type, by its form (formats §4)."""
     if entry.address_type is AddressType.BY_PREFIX:
         return "://" in entry.address
     return entry.address_type is AddressType.FULL
 
 
-def _kind(base: bytes | None, values: ValuePair) -> str:
-    """How the right side changed a path that has this value in the base; "" if it equals the base or the left side."""
+def _change_kind(base: bytes | None, values: ValuePair) -> str:
+    """How the right side changed a path with this base value; "" if it has the content of the base or the left side."""
     if same_content(values.before, values.after) or same_content(base, values.after):
         return ""
     if not same_content(base, values.before):
@@ -240,7 +243,7 @@ def _kind(base: bytes | None, values: ValuePair) -> str:
 def group_by_prefix(
     changes: Iterator[Change], *, prefix: str, after: str, delimiter: str
 ) -> Iterator[Change | PrefixChange]:
-    """The changes with this prefix to paths after `after`; those with a common prefix up to a delimiter become one."""
+    """The changes with this prefix to paths after `after`; changes with a common prefix become one."""
     start, after_path, last = prefix.encode(), after.encode(), b""
     for change in changes:
         path = change.entry.path
@@ -248,11 +251,11 @@ def group_by_prefix(
             if path > start:
                 return
             continue
-        at = path.find(delimiter.encode(), len(start)) if delimiter else -1
-        name = path if at < 0 else path[: at + len(delimiter.encode())]
+        delimiter_index = path.find(delimiter.encode(), len(start)) if delimiter else -1
+        name = path if delimiter_index < 0 else path[: delimiter_index + len(delimiter.encode())]
         if name > after_path and name != last:
             last = name
-            yield change if at < 0 else PrefixChange(name.decode())
+            yield change if delimiter_index < 0 else PrefixChange(name.decode())
 
 
 def as_text(path: bytes) -> str:
@@ -265,5 +268,5 @@ def check_path(path: str) -> None:
     """Raise `Problem` 400 for a path that no object can have."""
     if not path:
         raise bad_request("argument path: missing path: required value: validation error")
-    if len(path.encode()) > LONGEST_PATH:
-        raise bad_request(f"argument path: invalid value: validation error: above maximum length ({LONGEST_PATH})")
+    if len(path.encode()) > MAX_PATH_BYTES:
+        raise bad_request(f"argument path: invalid value: validation error: above maximum length ({MAX_PATH_BYTES})")

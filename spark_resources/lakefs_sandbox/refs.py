@@ -14,14 +14,17 @@ from spark_resources.model import Commit
 _BRANCH = re.compile(r"\w[-\w]*", re.ASCII)
 _REF = re.compile(r"[^\s]+")
 _HASH = re.compile(r"[0-9a-fA-F]{1,64}")
-_MODIFIED = re.compile(r"([^~^@$]+)((?:[~^]\d*)*|@|\$)")
+_REF_WITH_MODIFIERS = re.compile(r"([^~^@$]+)((?:[~^]\d*)*|@|\$)")
 _STEP = re.compile(r"([~^])(\d*)")
 _INVALID_TAG = re.compile(r"[\x00-\x20^:?*\[\\/]|\.\.|@\{|\.$|\.lock$|^@$")
 
 
 @dataclass(frozen=True, slots=True)
-class Resolved:
-    """A commit, and the branch whose staged entries override it; None if the ref has none or excludes them."""
+class ResolvedRef:
+    """A commit, and the branch with the staged entries that override it.
+
+    `branch` is None if the ref isn't a branch or excludes staged entries.
+    """
 
     commit: Commit
     branch: str | None = None
@@ -49,14 +52,14 @@ class References:
             raise not_found("branch")
         return record
 
-    def resolve(self, ref: str) -> Resolved:
+    def resolve(self, ref: str) -> ResolvedRef:
         """Resolve a branch, tag, commit id or id prefix, with git's modifiers `~` and `^`, or lakeFS's `@` and `$`.
 
         `@` excludes staged entries; `$` includes them, as a branch without a modifier does.
         """
         if not _REF.fullmatch(ref):
             raise bad_request("argument ref: ref: invalid value: validation error")
-        parts = _MODIFIED.fullmatch(ref)
+        parts = _REF_WITH_MODIFIERS.fullmatch(ref)
         if parts is None:
             raise bad_request(f"{ref}: ref: invalid value: validation error")
         base, modifiers = parts.groups()
@@ -64,20 +67,20 @@ class References:
         if modifiers in ("", "$"):
             return resolved
         if modifiers == "@":
-            return Resolved(resolved.commit)
-        return Resolved(self._follow_modifiers(resolved.commit, modifiers))
+            return ResolvedRef(resolved.commit)
+        return ResolvedRef(self._follow_modifiers(resolved.commit, modifiers))
 
-    def _resolve_name(self, name: str) -> Resolved:
+    def _resolve_name(self, name: str) -> ResolvedRef:
         if len(name) == 64 and (commit := self._state.commit(self.id, name)):
-            return Resolved(commit)
+            return ResolvedRef(commit)
         if branch := self._state.branch(self.id, name):
-            return Resolved(self.commit_of(branch.commit_id), branch.id)
-        if tagged := self._state.tag(self.id, name):
-            return Resolved(self.commit_of(tagged))
+            return ResolvedRef(self.commit_of(branch.commit_id), branch.id)
+        if commit_id := self._state.tag(self.id, name):
+            return ResolvedRef(self.commit_of(commit_id))
         if _HASH.fullmatch(name):
             commits = self._state.commits_with_prefix(self.id, name)
             if len(commits) == 1:
-                return Resolved(commits[0])
+                return ResolvedRef(commits[0])
         raise not_found()
 
     def _follow_modifiers(self, commit: Commit, modifiers: str) -> Commit:
@@ -96,9 +99,9 @@ class References:
 
     # --- branches and tags ------------------------------------------------------------------------------------------
 
-    def branches(self, *, hidden: bool = False) -> list[BranchRecord]:
+    def branches(self, *, include_hidden: bool = False) -> list[BranchRecord]:
         """The branches, sorted by name; hidden ones only on request."""
-        return [branch for branch in self._state.branches(self.id) if hidden or not branch.hidden]
+        return [branch for branch in self._state.branches(self.id) if include_hidden or not branch.hidden]
 
     def create_branch(self, name: str, source: str, *, hidden: bool = False) -> str:
         """Create a branch. Returns the id of its head commit."""

@@ -12,17 +12,17 @@ from datetime import datetime
 from spark_resources.lakefs_sandbox.errors import bad_request, conflict, no_changes
 from spark_resources.lakefs_sandbox.merging import STRATEGIES, merge_metaranges
 from spark_resources.lakefs_sandbox.objects import ExternalObject
-from spark_resources.lakefs_sandbox.ref_views import LONGEST_PATH, Change
+from spark_resources.lakefs_sandbox.ref_views import MAX_PATH_BYTES, Change
 from spark_resources.lakefs_sandbox.staging import DEFAULT_CONTENT_TYPE, StagingArea
 from spark_resources.lakefs_sandbox.state import StagedEntry
 from spark_resources.model import AddressType, Commit
 from spark_resources.sstable import Entry, commit_id, entry_identity
 from spark_resources.sstable.values import encode_entry, encode_value
 
-__all__ = ["DEFAULT_CONTENT_TYPE", "LONGEST_PATH", "Change", "ImportSource", "SandboxRepository", "first_commit"]
+__all__ = ["DEFAULT_CONTENT_TYPE", "MAX_PATH_BYTES", "Change", "ImportSource", "SandboxRepository", "first_commit"]
 
 COMMITTER = "admin"
-FIRST_COMMIT = "Repository created"
+FIRST_COMMIT_MESSAGE = "Repository created"
 _MERGE_STRATEGY_KEY = ".lakefs.merge.strategy"
 
 
@@ -195,12 +195,12 @@ class SandboxRepository(StagingArea):
     def _clean_head(self, branch: str) -> Commit:
         """The head commit of a branch. Raises `Problem` 400 if the branch has uncommitted changes."""
         head = self.commit_of(self.branch(branch).commit_id)
-        if next(self.uncommitted(branch), None) is not None:
+        if next(self.uncommitted_changes(branch), None) is not None:
             raise bad_request(f"update branch {branch}: uncommitted changes (dirty branch)")
         return head
 
     def _parent_metarange(self, commit: Commit, number: int, *, required: bool) -> str:
-        """The metarange of a commit's parent, counted from 1; "" if there is no such parent and none is required."""
+        """The metarange of a commit's parent by number (from 1); "" if there is no such parent and it isn't required."""
         if 1 <= number <= len(commit.parents):
             return self.commit_of(commit.parents[number - 1]).metarange_id
         if required:
@@ -221,7 +221,7 @@ class SandboxRepository(StagingArea):
 
 def first_commit(now: datetime) -> Commit:
     """The commit that every repository begins with, without objects or a committer."""
-    commit = Commit(id="", parents=(), created=now, metarange_id="", generation=1, message=FIRST_COMMIT)
+    commit = Commit(id="", parents=(), created=now, metarange_id="", generation=1, message=FIRST_COMMIT_MESSAGE)
     return replace(commit, id=commit_id(commit))
 
 

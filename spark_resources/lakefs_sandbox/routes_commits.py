@@ -14,7 +14,7 @@ from spark_resources.lakefs_sandbox.repository import ImportSource
 from spark_resources.model import Commit
 
 
-def _commit(commit: Commit) -> dict[str, Any]:
+def _commit_fields(commit: Commit) -> dict[str, Any]:
     return {
         "committer": commit.committer,
         "creation_date": int(commit.created.timestamp()),
@@ -37,11 +37,11 @@ def commit(call: Call) -> Response:
         date=call.moment(body.number("date")) if body.has("date") else None,
         allow_empty=body.flag("allow_empty"),
     )
-    return json_response(_commit(new_commit), 201)
+    return json_response(_commit_fields(new_commit), 201)
 
 
 def get_commit(call: Call) -> Response:
-    return json_response(_commit(call.repository.commit_of(call.path["commit"])))
+    return json_response(_commit_fields(call.repository.commit_of(call.path["commit"])))
 
 
 def log_commits(call: Call) -> Response:
@@ -55,8 +55,8 @@ def log_commits(call: Call) -> Response:
             if commit.id == after_id:
                 break
     page = list(islice(commits, amount + 1))
-    more = len(page) > amount and not call.flag("limit")
-    return page_response([_commit(commit) for commit in page[:amount]], more, "id")
+    has_more = len(page) > amount and not call.flag("limit")
+    return page_response([_commit_fields(commit) for commit in page[:amount]], has_more, "id")
 
 
 def merge(call: Call) -> Response:
@@ -106,7 +106,7 @@ def cherry_pick(call: Call) -> Response:
         message=overrides.text("message", ""),
         metadata=overrides.mapping("metadata") if overrides.has("metadata") else None,
     )
-    return json_response(_commit(new_commit), 201)
+    return json_response(_commit_fields(new_commit), 201)
 
 
 # --- imports --------------------------------------------------------------------------------------------------------
@@ -125,15 +125,19 @@ def start_import(call: Call) -> Response:
     now = call.catalog.clock.now()
     status: dict[str, Any] = {"completed": True, "update_time": now.isoformat().replace("+00:00", "Z")}
     try:
-        new_commit, objects = repository.import_objects(
+        new_commit, object_count = repository.import_objects(
             branch, sources, commit.text("message", ""), metadata=commit.mapping("metadata")
         )
-        status |= {"commit": _commit(new_commit), "ingested_objects": objects, "metarange_id": new_commit.metarange_id}
+        status |= {
+            "commit": _commit_fields(new_commit),
+            "ingested_objects": object_count,
+            "metarange_id": new_commit.metarange_id,
+        }
     except LakegcError as problem:
         status |= {"completed": False, "error": {"message": str(problem)}}
-    task = call.catalog.xids.ascending_id(now)
-    call.catalog.state.put_task(repository.id, task, status)
-    return json_response({"id": task}, 202)
+    task_id = call.catalog.xids.ascending_id(now)
+    call.catalog.state.put_task(repository.id, task_id, status)
+    return json_response({"id": task_id}, 202)
 
 
 def _source(body: Body) -> ImportSource:

@@ -19,7 +19,7 @@ _REPOSITORY = "/repositories/{repository}"
 def get_rules(call: Call) -> Response:
     rules = gc_api.rules(call.repository)
     branches = [{"branch_id": branch, "retention_days": days} for branch, days in rules.branch_days.items()]
-    # Without a rule for any branch, the server sends null here, not an empty list.
+    # If no branch has a rule, the server sends null here, not an empty list.
     return json_response({"branches": branches or None, "default_retention_days": rules.default_days})
 
 
@@ -38,7 +38,7 @@ def delete_rules(call: Call) -> Response:
     return empty_response()
 
 
-def rules_allowed(call: Call) -> Response:
+def check_rules_allowed(call: Call) -> Response:
     call.repository.check_writable()
     return empty_response()
 
@@ -50,7 +50,7 @@ def gc_config(call: Call) -> Response:
 # --- prepared lists -------------------------------------------------------------------------------------------------
 
 
-def _prepared_commits(call: Call) -> dict[str, Any]:
+def _run_prepare_commits(call: Call) -> dict[str, Any]:
     prepared = gc_api.prepare_commits(call.repository, call.catalog.xids, call.options.oversights)
     return {
         "gc_addresses_location": prepared.addresses_location,
@@ -60,20 +60,20 @@ def _prepared_commits(call: Call) -> dict[str, Any]:
 
 
 def prepare_commits(call: Call) -> Response:
-    return json_response(_prepared_commits(call), 201)
+    return json_response(_run_prepare_commits(call), 201)
 
 
 def prepare_commits_async(call: Call) -> Response:
     call.repository.check_writable()
-    return json_response({"id": _run_as_task(call, "GCPC", "result", lambda: _prepared_commits(call))}, 202)
+    return json_response({"id": _run_as_task(call, "GCPC", "result", lambda: _run_prepare_commits(call))}, 202)
 
 
 def prepare_commits_status(call: Call) -> Response:
     status = _task_status(call, call.required("id"))
-    shown = {"completed": status.pop("done"), "task_id": status.pop("id"), **status}
-    if "error" in shown:
-        shown["error"] = {"message": shown["error"]}
-    return json_response(shown)
+    fields = {"completed": status.pop("done"), "task_id": status.pop("id"), **status}
+    if "error" in fields:
+        fields["error"] = {"message": fields["error"]}
+    return json_response(fields)
 
 
 def prepare_uncommitted(call: Call) -> Response:
@@ -82,11 +82,11 @@ def prepare_uncommitted(call: Call) -> Response:
         call.repository,
         call.catalog.xids,
         body.text("continuation_token", "") or None,
-        page_size=call.options.uncommitted_page,
+        page_size=call.options.uncommitted_page_size,
         oversights=call.options.oversights,
     )
-    shown = {"gc_uncommitted_location": page.location, "run_id": page.run_id}
-    return json_response(shown | ({"continuation_token": page.token} if page.token else {}), 201)
+    fields = {"gc_uncommitted_location": page.location, "run_id": page.run_id}
+    return json_response(fields | ({"continuation_token": page.token} if page.token else {}), 201)
 
 
 # --- refs dump ------------------------------------------------------------------------------------------------------
@@ -108,22 +108,22 @@ def dump_status(call: Call) -> Response:
 # --- tasks ----------------------------------------------------------------------------------------------------------
 
 
-def _run_as_task(call: Call, kind: str, result: str, work: Callable[[], dict[str, Any]]) -> str:
+def _run_as_task(call: Call, id_prefix: str, result_field: str, work: Callable[[], dict[str, Any]]) -> str:
     """Do the work immediately, and store its result or error for later status requests. Returns the task id."""
     now = call.catalog.clock.now()
     number = f"{call.catalog.xids.ascending_id(now)}".encode()
-    task = kind + base64.urlsafe_b64encode(number).decode().rstrip("=")
-    status: dict[str, Any] = {"id": task, "done": True, "update_time": now.isoformat().replace("+00:00", "Z")}
+    task_id = id_prefix + base64.urlsafe_b64encode(number).decode().rstrip("=")
+    status: dict[str, Any] = {"id": task_id, "done": True, "update_time": now.isoformat().replace("+00:00", "Z")}
     try:
-        status[result] = work()
+        status[result_field] = work()
     except Problem as problem:
         status["error"] = problem.message
-    call.catalog.state.put_task(call.path["repository"], task, status)
-    return task
+    call.catalog.state.put_task(call.path["repository"], task_id, status)
+    return task_id
 
 
-def _task_status(call: Call, task: str) -> dict[str, Any]:
-    status = call.catalog.state.task(call.repository.id, task)
+def _task_status(call: Call, task_id: str) -> dict[str, Any]:
+    status = call.catalog.state.task(call.repository.id, task_id)
     if status is None:
         raise not_found()
     return status
@@ -137,7 +137,7 @@ ROUTES = (
     Route("GET", _REPOSITORY + "/gc/rules", get_rules),
     Route("POST", _REPOSITORY + "/gc/rules", set_rules),
     Route("DELETE", _REPOSITORY + "/gc/rules", delete_rules),
-    Route("GET", _REPOSITORY + "/gc/rules/set_allowed", rules_allowed),
+    Route("GET", _REPOSITORY + "/gc/rules/set_allowed", check_rules_allowed),
     Route("POST", _REPOSITORY + "/gc/prepare_commits", prepare_commits),
     Route("POST", _REPOSITORY + "/gc/prepare_commits/async", prepare_commits_async),
     Route("GET", _REPOSITORY + "/gc/prepare_commits/status", prepare_commits_status),

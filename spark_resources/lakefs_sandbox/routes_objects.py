@@ -34,12 +34,12 @@ def mtime(entry: Entry) -> int:
     return int((entry.last_modified or _EPOCH).timestamp())
 
 
-def stats(repository: SandboxRepository, entry: Entry, *, metadata: bool = True) -> dict[str, Any]:
+def stats(repository: SandboxRepository, entry: Entry, *, include_metadata: bool = True) -> dict[str, Any]:
     """An entry's fields in a response."""
     return {
         "checksum": entry.checksum,
         "content_type": entry.content_type,
-        "metadata": dict(entry.metadata) if metadata else {},
+        "metadata": dict(entry.metadata) if include_metadata else {},
         "mtime": mtime(entry),
         "path": as_text(entry.path),
         "path_type": "object",
@@ -65,12 +65,12 @@ def get_object(call: Call) -> Response:
         return empty_response(304)
     if (requested := call.headers.get("range")) is None:
         return Response(data, headers=headers)
-    begin, end = _range(requested, len(data))
+    begin, end = _byte_range(requested, len(data))
     headers["Content-Range"] = f"bytes {begin}-{end}/{len(data)}"
     return Response(data[begin : end + 1], 206, headers=headers)
 
 
-def _range(requested: str, size: int) -> tuple[int, int]:
+def _byte_range(requested: str, size: int) -> tuple[int, int]:
     """The first and last byte of a range request, both inclusive. Raises `Problem` 416 if it can't be satisfied."""
     parts = _RANGE.fullmatch(requested)
     if parts is None or parts.groups() == ("", ""):
@@ -95,23 +95,24 @@ def head_object(call: Call) -> Response:
 def stat_object(call: Call) -> Response:
     repository = call.repository
     entry = repository.stat(call.path["ref"], call.required("path"))
-    return json_response(stats(repository, entry, metadata=call.text("user_metadata", "true") == "true"))
+    return json_response(stats(repository, entry, include_metadata=call.text("user_metadata", "true") == "true"))
 
 
 def list_objects(call: Call) -> Response:
     repository = call.repository
-    page, more = repository.listing(
+    page, has_more = repository.listing(
         call.path["ref"],
         prefix=call.text("prefix"),
         after=call.text("after"),
         delimiter=call.text("delimiter"),
         amount=call.amount(),
     )
-    metadata = call.text("user_metadata", "true") == "true"
+    include_metadata = call.text("user_metadata", "true") == "true"
     results = [
-        stats(repository, item, metadata=metadata) if isinstance(item, Entry) else _common_prefix(item) for item in page
+        stats(repository, item, include_metadata=include_metadata) if isinstance(item, Entry) else _common_prefix(item)
+        for item in page
     ]
-    return page_response(results, more, "path")
+    return page_response(results, has_more, "path")
 
 
 def _common_prefix(path: str) -> dict[str, Any]:
@@ -122,7 +123,9 @@ def _common_prefix(path: str) -> dict[str, Any]:
 
 
 def diff_branch(call: Call) -> Response:
-    return _diff(call, call.repository.uncommitted_until_unreadable(call.path["branch"], start=_start_path(call)))
+    return _diff(
+        call, call.repository.uncommitted_changes_until_unreadable(call.path["branch"], start=_start_path(call))
+    )
 
 
 def diff_refs(call: Call) -> Response:
@@ -134,7 +137,7 @@ def diff_refs(call: Call) -> Response:
         call.repository.differences(
             call.path["left"], call.path["right"], since_base=kind == "three_dot", start=_start_path(call)
         ),
-        stats_of_right=call.flag("include_right_stats"),
+        include_right_stats=call.flag("include_right_stats"),
     )
 
 
@@ -142,30 +145,30 @@ def _start_path(call: Call) -> str:
     return max(call.text("prefix"), call.text("after"), key=str.encode)
 
 
-def _diff(call: Call, changes: Iterator[Change], *, stats_of_right: bool = False) -> Response:
+def _diff(call: Call, changes: Iterator[Change], *, include_right_stats: bool = False) -> Response:
     amount = call.amount()
     grouped_changes = group_by_prefix(
         changes, prefix=call.text("prefix"), after=call.text("after"), delimiter=call.text("delimiter")
     )
     page = list(islice(grouped_changes, amount + 1))
     return page_response(
-        [_change_fields(change, stats_of_right) for change in page[:amount]], len(page) > amount, "path"
+        [_change_fields(change, include_right_stats) for change in page[:amount]], len(page) > amount, "path"
     )
 
 
-def _change_fields(change: Change | PrefixChange, stats_of_right: bool) -> dict[str, Any]:
+def _change_fields(change: Change | PrefixChange, include_right_stats: bool) -> dict[str, Any]:
     if isinstance(change, PrefixChange):
         return {"path": change.path, "path_type": "common_prefix", "type": "prefix_changed"}
     entry = change.entry
-    shown = {"path": as_text(entry.path), "path_type": "object", "size_bytes": entry.size, "type": change.kind}
-    if stats_of_right:
-        shown["right"] = {
+    fields = {"path": as_text(entry.path), "path_type": "object", "size_bytes": entry.size, "type": change.kind}
+    if include_right_stats:
+        fields["right"] = {
             "checksum": entry.checksum,
             "content_type": entry.content_type,
             "metadata": dict(entry.metadata),
             "mtime": mtime(entry),
         }
-    return shown
+    return fields
 
 
 # --- tables and addresses -------------------------------------------------------------------------------------------

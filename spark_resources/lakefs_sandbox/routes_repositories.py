@@ -22,7 +22,7 @@ _BRANCHES = "/repositories/{repository}/branches"
 _TAGS = "/repositories/{repository}/tags"
 
 
-def _version() -> dict[str, str]:
+def _version_fields() -> dict[str, str]:
     try:
         own_version = version("lakegc")
     except PackageNotFoundError:
@@ -30,7 +30,7 @@ def _version() -> dict[str, str]:
     return {"version": f"sandbox-{own_version}", "version_context": "lakegc"}
 
 
-def _storage(call: Call) -> dict[str, Any]:
+def _storage_fields(call: Call) -> dict[str, Any]:
     store = call.catalog.block_store
     return {
         "blockstore_description": "",
@@ -38,7 +38,7 @@ def _storage(call: Call) -> dict[str, Any]:
         "blockstore_namespace_ValidityRegex": f"^{store.scheme}",
         "blockstore_namespace_example": f"{store.scheme}example-bucket/",
         "blockstore_type": store.kind,
-        "default_namespace_prefix": store.default,
+        "default_namespace_prefix": store.default_prefix,
         "import_support": True,
         "import_validity_regex": f"^{store.scheme}",
         "pre_sign_multipart_upload": False,
@@ -51,20 +51,20 @@ def config(call: Call) -> Response:
     return json_response(
         {
             "capabilities_config": {},
-            "storage_config": _storage(call),
+            "storage_config": _storage_fields(call),
             "storage_config_list": [],
             "ui_config": {},
-            "version_config": _version(),
+            "version_config": _version_fields(),
         }
     )
 
 
 def storage_config(call: Call) -> Response:
-    return json_response(_storage(call))
+    return json_response(_storage_fields(call))
 
 
 def version_config(call: Call) -> Response:
-    return json_response(_version())
+    return json_response(_version_fields())
 
 
 def setup_state(call: Call) -> Response:
@@ -79,7 +79,7 @@ def current_user(call: Call) -> Response:
     return json_response({"user": {"id": "admin", "creation_date": 0}})
 
 
-def _repository(record: RepositoryRecord) -> dict[str, Any]:
+def _repository_fields(record: RepositoryRecord) -> dict[str, Any]:
     return {
         "creation_date": int(record.created.timestamp()),
         "default_branch": record.default_branch,
@@ -91,8 +91,8 @@ def _repository(record: RepositoryRecord) -> dict[str, Any]:
 
 
 def list_repositories(call: Call) -> Response:
-    page, more = select_page(call, call.catalog.repositories(), lambda record: record.id)
-    return page_response([_repository(record) for record in page], more, "id")
+    page, has_more = select_page(call, call.catalog.repositories(), lambda record: record.id)
+    return page_response([_repository_fields(record) for record in page], has_more, "id")
 
 
 def create_repository(call: Call) -> Response:
@@ -103,11 +103,11 @@ def create_repository(call: Call) -> Response:
         default_branch=body.text("default_branch", "main") or "main",
         read_only=body.flag("read_only"),
     )
-    return json_response(_repository(repository.record), 201)
+    return json_response(_repository_fields(repository.record), 201)
 
 
 def get_repository(call: Call) -> Response:
-    return json_response(_repository(call.repository.record))
+    return json_response(_repository_fields(call.repository.record))
 
 
 def delete_repository(call: Call) -> Response:
@@ -118,7 +118,7 @@ def delete_repository(call: Call) -> Response:
 # --- branches and tags ----------------------------------------------------------------------------------------------
 
 
-def _ref(name: str, commit_id: str) -> dict[str, Any]:
+def _ref_fields(name: str, commit_id: str) -> dict[str, Any]:
     return {"commit_id": commit_id, "id": name}
 
 
@@ -127,8 +127,8 @@ def _branch_name(branch: BranchRecord) -> str:
 
 
 def list_branches(call: Call) -> Response:
-    page, more = select_page(call, call.repository.branches(hidden=call.flag("show_hidden")), _branch_name)
-    return page_response([_ref(branch.id, branch.commit_id) for branch in page], more, "id")
+    page, has_more = select_page(call, call.repository.branches(include_hidden=call.flag("show_hidden")), _branch_name)
+    return page_response([_ref_fields(branch.id, branch.commit_id) for branch in page], has_more, "id")
 
 
 def create_branch(call: Call) -> Response:
@@ -139,7 +139,7 @@ def create_branch(call: Call) -> Response:
 
 def get_branch(call: Call) -> Response:
     branch = call.repository.branch(call.path["branch"])
-    return json_response(_ref(branch.id, branch.commit_id))
+    return json_response(_ref_fields(branch.id, branch.commit_id))
 
 
 def delete_branch(call: Call) -> Response:
@@ -167,18 +167,18 @@ def hard_reset_branch(call: Call) -> Response:
 
 
 def list_tags(call: Call) -> Response:
-    page, more = select_page(call, call.repository.tags(), lambda tag: tag[0])
-    return page_response([_ref(*tag) for tag in page], more, "id")
+    page, has_more = select_page(call, call.repository.tags(), lambda tag: tag[0])
+    return page_response([_ref_fields(*tag) for tag in page], has_more, "id")
 
 
 def create_tag(call: Call) -> Response:
     body = call.json()
     name = body.text("id")
-    return json_response(_ref(name, call.repository.create_tag(name, body.text("ref"))), 201)
+    return json_response(_ref_fields(name, call.repository.create_tag(name, body.text("ref"))), 201)
 
 
 def get_tag(call: Call) -> Response:
-    return json_response(_ref(call.path["tag"], call.repository.tag(call.path["tag"])))
+    return json_response(_ref_fields(call.path["tag"], call.repository.tag(call.path["tag"])))
 
 
 def delete_tag(call: Call) -> Response:

@@ -55,10 +55,10 @@ def _content(content_type: str, body: bytes) -> tuple[str, bytes]:
         return content_type, body
     boundary = b"--" + str(header.get_param("boundary", "")).encode()
     for part in (b"\r\n" + body).split(b"\r\n" + boundary)[1:]:
-        head, blank, data = part.partition(b"\r\n\r\n")
+        head, separator, data = part.partition(b"\r\n\r\n")
         lines = (line.partition(":") for line in head.decode("utf-8", "replace").strip().split("\r\n"))
         fields = _header({name.strip(): value.strip() for name, _, value in lines if name.strip()})
-        if blank and fields.get_param("name", header="content-disposition") == "content":
+        if separator and fields.get_param("name", header="content-disposition") == "content":
             return fields.get("content-type", DEFAULT_CONTENT_TYPE), data
     raise Problem(500, "multipart upload missing key 'content': http: no such file")
 

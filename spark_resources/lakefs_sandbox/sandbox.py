@@ -15,7 +15,7 @@ from spark_resources.errors import LakegcError, Unavailable
 from spark_resources.lakefs_sandbox.catalog import Catalog
 from spark_resources.lakefs_sandbox.committed import DEFAULT_RANGE_ENTRIES
 from spark_resources.lakefs_sandbox.faults import Faults
-from spark_resources.lakefs_sandbox.gc_api import ALL_OVERSIGHTS, DEFAULT_UNCOMMITTED_PAGE, Oversight
+from spark_resources.lakefs_sandbox.gc_api import ALL_OVERSIGHTS, DEFAULT_UNCOMMITTED_PAGE_SIZE, Oversight
 from spark_resources.lakefs_sandbox.http_calls import Options
 from spark_resources.lakefs_sandbox.repository import SandboxRepository
 from spark_resources.lakefs_sandbox.store_objects import SETTING_PREFIXES, StorePlace
@@ -34,10 +34,10 @@ class Sandbox:
     """A lakeFS-compatible server on loopback. The folder `root` keeps its data from one start to the next.
 
     `port` 0 chooses a free port. `oversights` are the omissions of a real server in the lists that it prepares for
-    collectors; all of them by default. `uncommitted_page` is the number of addresses per page of the uncommitted list,
-    `range_entries` the average number of entries per range. Objects are also in the folder, unless `place` is given.
-    `request_log` is called with one line per request. `faults` are occasional faults of a real server when it lists
-    staged objects; none by default.
+    collectors; all of them by default. `uncommitted_page_size` is the number of addresses per page of the uncommitted
+    list, `range_entries` the average number of entries per range. Objects are also in the folder, unless `place` is
+    given. `request_log` is called with one line per request. `faults` are occasional faults of a real server when it
+    lists staged objects; none by default.
 
     As a context manager, it starts and stops the server. `repository` and `create` use the same data and also work
     without the server.
@@ -48,16 +48,21 @@ class Sandbox:
 
     def __init__(
         self, root: Path, *, port: int = 0, oversights: Collection[Oversight] = ALL_OVERSIGHTS,
-        uncommitted_page: int = DEFAULT_UNCOMMITTED_PAGE, range_entries: int = DEFAULT_RANGE_ENTRIES,
+        uncommitted_page_size: int = DEFAULT_UNCOMMITTED_PAGE_SIZE, range_entries: int = DEFAULT_RANGE_ENTRIES,
         place: StorePlace | None = None, request_log: Callable[[str], None] | None = None,
         faults: Faults | None = None,
     ) -> None:  # fmt: skip
         self.root = root.resolve()
         self._port = port
         self._place = place
-        self._failing: dict[str, int] = {}
+        self._failure_statuses: dict[str, int] = {}
         self._options = Options(
-            ACCESS_KEY_ID, SECRET_ACCESS_KEY, frozenset(oversights), uncommitted_page, request_log, self._failing
+            ACCESS_KEY_ID,
+            SECRET_ACCESS_KEY,
+            frozenset(oversights),
+            uncommitted_page_size,
+            request_log,
+            self._failure_statuses,
         )
         self._catalog = Catalog(
             self.root, range_entries=range_entries, place=place, signing_key=SECRET_ACCESS_KEY, faults=faults
@@ -69,12 +74,12 @@ class Sandbox:
     def start(self) -> Sandbox:
         """Serve until `stop`. Raises `Unavailable` if the port is taken."""
         if self._server is None:
-            listening = _listening_socket(self._port)
+            listener = _listening_socket(self._port)
             from spark_resources.lakefs_sandbox.server import application  # slow to import, like uvicorn
             from spark_resources.lakefs_sandbox.server_thread import ServerThread
 
             self._server = ServerThread(
-                application(self._catalog, self._options), listening, grace_s=5, log_config=None, access_log=False
+                application(self._catalog, self._options), listener, grace_s=5, log_config=None, access_log=False
             )
         return self
 
@@ -123,8 +128,8 @@ class Sandbox:
     @property
     def environment(self) -> dict[str, str]:
         """The settings as environment variables for another process, without the store's credentials."""
-        shown = {name: value for name, value in self.settings.items() if name not in _STORE_CREDENTIALS}
-        return {f"LAKEGC_{name.upper()}": value for name, value in shown.items()}
+        settings = {name: value for name, value in self.settings.items() if name not in _STORE_CREDENTIALS}
+        return {f"LAKEGC_{name.upper()}": value for name, value in settings.items()}
 
     @property
     def lakectl_configuration(self) -> str:
@@ -172,9 +177,9 @@ class Sandbox:
         401 means a missing permission.
         """
         if status is None:
-            self._failing.pop(name, None)
+            self._failure_statuses.pop(name, None)
         else:
-            self._failing[name] = status
+            self._failure_statuses[name] = status
 
     def repository(self, name: str) -> SandboxRepository:
         """A repository by name. Raises `Problem` 404 if it doesn't exist."""
@@ -193,14 +198,15 @@ def _store_settings(place: StorePlace) -> dict[str, str]:
 
 
 def _listening_socket(port: int) -> socket.socket:
-    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listening.bind((LOOPBACK, port))
-        listening.listen(128)
+        listener.bind((LOOPBACK, port))
+        listener.listen(128)
     except OSError as error:
-        listening.close()
+        listener.close()
         raise Unavailable(
-            f"the sandbox can't listen on {LOOPBACK}:{port}: {error.strerror}. Choose another port, or 0 for any."
+            f"the sandbox can't listen on {LOOPBACK}:{port}: {error.strerror}. Choose another port, or 0 for "
+            "any free port."
         ) from error
-    return listening
+    return listener

@@ -63,20 +63,22 @@ def application(catalog: Catalog, options: Options) -> Starlette:
 
         return handle
 
-    async def unknown(request: Request, _: Exception) -> Response:
+    async def handle_unknown(request: Request, _: Exception) -> Response:
         return await endpoint(_no_route)(request)
 
     # HEAD first: in Starlette, a route for GET also handles HEAD.
-    ordered = sorted(ROUTES, key=lambda route: route.method != "HEAD")
-    routes = [StarletteRoute(API + route.path, endpoint(route.handler), methods=[route.method]) for route in ordered]
-    return Starlette(routes=routes, exception_handlers={404: unknown, 405: unknown})
+    ordered_routes = sorted(ROUTES, key=lambda route: route.method != "HEAD")
+    routes = [
+        StarletteRoute(API + route.path, endpoint(route.handler), methods=[route.method]) for route in ordered_routes
+    ]
+    return Starlette(routes=routes, exception_handlers={404: handle_unknown, 405: handle_unknown})
 
 
 def _respond(handler: Handler, call: Call, path: str) -> Response:
     try:
         if path not in _PUBLIC_PATHS and not is_authenticated(call.headers, call.options):
             raise Problem(401, "error authenticating request")
-        if (status := call.options.failing.get(call.path.get("repository", ""))) is not None:
+        if (status := call.options.failure_statuses.get(call.path.get("repository", ""))) is not None:
             raise missing_permission() if status == 401 else Problem(status, "the sandbox was set to fail this request")
         return handler(call)
     except Problem as problem:

@@ -49,7 +49,7 @@ class StoreBlockStore:
 
     def __init__(self, place: StorePlace) -> None:
         self.kind, self.scheme = BLOCK_STORE_TYPES[place.scheme], f"{place.scheme}://"
-        self.default = place.uri.rstrip("/") + "/"
+        self.default_prefix = place.uri.rstrip("/") + "/"
         self._settings = place.settings
 
     def objects(self, storage_namespace: str) -> StoreObjects:

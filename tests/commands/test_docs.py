@@ -31,7 +31,7 @@ NOT_OURS = {
     "--select", "--partition", "--tags",  # Dagster's
     "--check", "--no-dev",  # ruff's, uv's
     "--objects", "--commits", "--runs", "--size", "--factor", "--pairs",  # of benchmarks
-    "--latency", "--in-flight", "--files", "--repositories", "--marks",
+    "--latency", "--limits", "--in-flight", "--files", "--repositories", "--marks",
     "--operations", "--faults", "--mark", "--scenario", "--without", "--processes", "--progress",  # of the model
     "--seed", "--minutes",
 }  # fmt: skip

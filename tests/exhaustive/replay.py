@@ -423,7 +423,7 @@ class SandboxWorld:
         place = more[0] if name == "merge" else place
         branch_state = after.repositories[repository].branches[place]
         if branch_state is not None:
-            head = next(branch.commit_id for branch in self.repositories[repository].branches(hidden=True)
+            head = next(branch.commit_id for branch in self.repositories[repository].branches(include_hidden=True)
                         if branch.id == self.branch(repository, place))  # fmt: skip
             self.commits[repository, branch_state.head] = head
 
@@ -519,11 +519,11 @@ class SandboxWorld:
 
     def ending_list(self, branch: int, path: int, right: Callable[[], Response]) -> Response:
         """The list of a server that can't read what is staged on a branch from a path onwards."""
-        self.sandbox.faults.broken = [(self.branch(OURS, branch), name) for name in PATHS[path:]]
+        self.sandbox.faults.unreadable_records = [(self.branch(OURS, branch), name) for name in PATHS[path:]]
         try:
             return right()
         finally:
-            self.sandbox.faults.broken = ()
+            self.sandbox.faults.unreadable_records = ()
 
     def unreadable(self, right: Callable[[], Response]) -> Response:
         """The other repository can't be read any more: by the server, or in the store."""

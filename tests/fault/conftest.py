@@ -28,7 +28,7 @@ _serial = itertools.count(1)
 @pytest.fixture(scope="session")
 def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     """One server for all tests; each test uses its own repositories."""
-    with Sandbox(tmp_path_factory.mktemp("sandbox"), uncommitted_page=2) as server:
+    with Sandbox(tmp_path_factory.mktemp("sandbox"), uncommitted_page_size=2) as server:
         yield server
 
 

@@ -87,7 +87,7 @@ def lake_in_s3(seaweedfs: SeaweedFS, tmp_path: Path) -> Iterator[Lake]:
 @contextmanager
 def lake_in(folder: Path, place: StorePlace | None = None) -> Iterator[Lake]:
     requests: list[str] = []
-    with Sandbox(folder, place=place, uncommitted_page=3, request_log=requests.append) as sandbox:
+    with Sandbox(folder, place=place, uncommitted_page_size=3, request_log=requests.append) as sandbox:
         repository = sandbox.create("lake")
         new_lake = Lake(sandbox, requests, repository, target_of(sandbox.settings, "lake").place.store())
         repository.put("main", "committed", b"what is committed")
@@ -107,11 +107,11 @@ def test_an_empty_list_is_rejected_while_objects_are_staged(lake: Lake, objects:
     for path in STAGED[objects:]:  # three are on a page
         lake.garbage.add(lake.repository.stat("main", path).address)
         lake.repository.delete("main", [path])
-    lake.sandbox.faults.followed_by_deleted = ("main",)
+    lake.sandbox.faults.branches_before_deleted = ("main",)
 
     mark = lake.mark()
 
-    assert lake.sandbox.faults.injected["pages that were not stored"] or not branch_behind
+    assert lake.sandbox.faults.injection_counts["pages that were not stored"] or not branch_behind
     assert mark.expired == lake.garbage
 
 
@@ -123,7 +123,7 @@ def test_an_empty_list_is_rejected_when_a_sweep_re_verifies(lake: Lake) -> None:
     Sweeper().approve(lake.settings, "lake", "m1")
     lake.repository.reset("main")
     lake.stage_again(restaged)
-    lake.sandbox.faults.followed_by_deleted = ("main",)
+    lake.sandbox.faults.branches_before_deleted = ("main",)
 
     Sweeper().sweep(lake.settings, "lake", "m1", SweepOptions())
 
@@ -135,7 +135,7 @@ def test_an_empty_list_is_rejected_by_an_incremental_mark(lake: Lake) -> None:
     """An incremental mark reads staged objects again, and checks them as carefully."""
     lake.repository.create_branch("without-changes", "main")
     lake.mark()
-    lake.sandbox.faults.followed_by_deleted = ("main",)
+    lake.sandbox.faults.branches_before_deleted = ("main",)
     lake.staged.add(lake.repository.put("main", "staged/later", b"staged later").address)
 
     mark = lake.mark("m2", since="m1")
@@ -149,7 +149,7 @@ def test_only_objects_staged_on_the_deleted_branch_expire(lake: Lake) -> None:
     lake.repository.create_branch("gone", "main")
     on_deleted_branch = lake.repository.put("gone", "staged/on a branch", b"of a branch that is gone").address
     lake.repository.delete_branch("gone")
-    lake.sandbox.faults.followed_by_deleted = ("main",)
+    lake.sandbox.faults.branches_before_deleted = ("main",)
 
     assert lake.mark().expired == {*lake.garbage, on_deleted_branch}
 
@@ -200,8 +200,8 @@ def test_staged_addresses_that_the_server_resolves_into_the_namespace_are_never_
 
 def test_the_mark_stops_if_neither_the_list_nor_the_diffs_are_complete(lake: Lake) -> None:
     """No object expires."""
-    lake.sandbox.faults.followed_by_deleted = ("main",)
-    lake.sandbox.faults.broken = {("main", "staged/2")}
+    lake.sandbox.faults.branches_before_deleted = ("main",)
+    lake.sandbox.faults.unreadable_records = {("main", "staged/2")}
 
     with pytest.raises(LakegcError, match="some staged objects are unknown"):
         lake.mark()
@@ -209,7 +209,7 @@ def test_the_mark_stops_if_neither_the_list_nor_the_diffs_are_complete(lake: Lak
 
 def test_unreadable_staging_records_stop_the_mark(lake: Lake) -> None:
     """The server's list and diff end there without an error, so objects staged after it would look like garbage."""
-    lake.sandbox.faults.broken = {("main", "staged/2")}
+    lake.sandbox.faults.unreadable_records = {("main", "staged/2")}
 
     with pytest.raises(LakegcError, match="some staged objects are unknown"):
         lake.mark()
@@ -222,7 +222,7 @@ def test_a_damaged_record_after_many_unchanged_ones_stops_the_mark(lake: Lake) -
     lake.repository.commit("main", "a table")
     lake.repository.put_many("main", [(path, b"the same") for path in same])
     lake.repository.put("main", "table/broken", b"broken")
-    lake.sandbox.faults.broken = {("main", "table/broken")}
+    lake.sandbox.faults.unreadable_records = {("main", "table/broken")}
     restaged = lake.add_garbage("restaged")
     lake.stage_again(restaged)
 
@@ -232,12 +232,12 @@ def test_a_damaged_record_after_many_unchanged_ones_stops_the_mark(lake: Lake) -
 
 def test_staged_objects_are_kept_even_if_scans_repeatedly_end_early(lake: Lake) -> None:
     """With a throttled database, the server's lists and diffs end after any number of records, or none."""
-    lake.sandbox.faults.scan_ends = 1.0
+    lake.sandbox.faults.early_end_probability = 1.0
     lake.sandbox.faults._random.seed(1)
 
     mark = lake.mark()
 
-    assert lake.sandbox.faults.injected["scans that ended early"]
+    assert lake.sandbox.faults.injection_counts["scans that ended early"]
     assert mark.expired == lake.garbage
 
 
@@ -246,7 +246,7 @@ def test_a_reading_that_misses_staged_objects_found_by_an_earlier_one_stops_the_
     restaged = lake.add_garbage("restaged")
 
     def break_and_stage() -> None:
-        lake.sandbox.faults.broken = {("main", "staged/4")}
+        lake.sandbox.faults.unreadable_records = {("main", "staged/4")}
         lake.stage_again(restaged)
 
     with (
@@ -263,7 +263,7 @@ def test_a_sweep_stops_if_its_re_verification_misses_staged_objects_known_to_the
     assert restaged in lake.mark().expired
     Sweeper().approve(lake.settings, "lake", "m1")
     lake.stage_again(restaged)
-    lake.sandbox.faults.broken = {("main", "staged/4")}
+    lake.sandbox.faults.unreadable_records = {("main", "staged/4")}
 
     with pytest.raises(LakegcError, match="some staged objects are unknown"):
         Sweeper().sweep(lake.settings, "lake", "m1", SweepOptions())

@@ -241,7 +241,7 @@ class Busy:
 def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Busy]:
     others = ConcurrentWrites()
     folder = tmp_path_factory.mktemp("busy")
-    with Sandbox(folder, request_log=others.heard, uncommitted_page=1) as sandbox:
+    with Sandbox(folder, request_log=others.heard, uncommitted_page_size=1) as sandbox:
         lake, now = sandbox.create("lake"), sandbox.now()
         set_rules(lake, Rules(7))
         lake.put("main", "a", b"a")

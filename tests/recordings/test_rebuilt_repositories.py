@@ -51,7 +51,7 @@ def test_recorded_entries_and_dates_give_the_recorded_ids(sandbox: Sandbox, name
     rebuilt = rebuild_commits(source, sandbox)
 
     assert rebuilt.commits == {commit: commit for commit in source.commits}
-    assert {branch.id: branch.commit_id for branch in rebuilt.lake.branches(hidden=True)} == source.heads
+    assert {branch.id: branch.commit_id for branch in rebuilt.lake.branches(include_hidden=True)} == source.heads
     dumped = dump_refs(rebuilt.lake)["commits_meta_range_id"]
     assert {commit.id for commit in _dumped_commits(rebuilt, dumped)} == source.commits.keys()
 

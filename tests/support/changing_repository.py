@@ -101,7 +101,7 @@ class ChangingRepositoryBehindProxy(ChangingRepository):
 
     def __init__(self) -> None:
         # one staged address per page, so that there are moments between the pages
-        super().__init__(uncommitted_page=1, faults=frequent_faults())
+        super().__init__(uncommitted_page_size=1, faults=frequent_faults())
         self.between = ProxyWithMoments(self.sandbox.endpoint_url)
         endpoint = self._open.enter_context(serving(self.between))
         self.settings = {**self.sandbox.settings, "endpoint_url": endpoint, "retry_total_s": "0"}
@@ -111,25 +111,25 @@ class ChangingRepositoryBehindProxy(ChangingRepository):
         """Make one staging record, if there is any, unreadable. An operation may be refused because of it."""
         records = self.model.staged_records()
         faults = self.sandbox.faults
-        faults.broken = {records[number % len(records)]} if records else ()
-        before = faults.injected["broken records"]
+        faults.unreadable_records = {records[number % len(records)]} if records else ()
+        before = faults.injection_counts["broken records"]
         try:
             yield
         except LakegcError:
-            if faults.injected["broken records"] == before:
+            if faults.injection_counts["broken records"] == before:
                 raise
             TALLY["refused for a broken record"] += 1
         finally:
-            faults.broken = ()
+            faults.unreadable_records = ()
 
     def teardown(self) -> None:
-        TALLY.update(self.sandbox.faults.injected)
+        TALLY.update(self.sandbox.faults.injection_counts)
         super().teardown()
 
 
 def frequent_faults() -> Faults:
     """The faults that real servers have, each in about one of ten lists."""
-    return Faults(branch_deleted=0.1, scan_ends=0.1)
+    return Faults(deletion_probability=0.1, early_end_probability=0.1)
 
 
 def assert_none(what: str, wrong: set[str]) -> None:

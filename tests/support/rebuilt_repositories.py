@@ -211,7 +211,7 @@ class _Rebuilding:
 
     def _branch_at(self, branch: str, commit: str) -> None:
         """Create a branch if it doesn't exist yet."""
-        if branch not in {listed.id for listed in self.made.lake.branches(hidden=True)}:
+        if branch not in {listed.id for listed in self.made.lake.branches(include_hidden=True)}:
             self.made.lake.create_branch(branch, self.made.commits[commit])
 
     # --- commits ----------------------------------------------------------------------------------------------------
@@ -332,7 +332,7 @@ class _Rebuilding:
         lake = self.made.lake
         for branch, head in self.history.heads.items():
             self._branch_at(branch, head)
-        for branch in {listed.id for listed in lake.branches(hidden=True)} - set(self.history.heads):
+        for branch in {listed.id for listed in lake.branches(include_hidden=True)} - set(self.history.heads):
             lake.delete_branch(branch)
         if self.history.rules is not None:
             set_rules(lake, self.history.rules)

@@ -426,7 +426,7 @@ class RepositoryModel:
 
     def check_model(self) -> None:
         """Check that the sandbox serves what the model expects."""
-        assert {listed.id: listed.commit_id for listed in self.repository.branches(hidden=True)} == self.heads
+        assert {listed.id: listed.commit_id for listed in self.repository.branches(include_hidden=True)} == self.heads
         for branch, view in self.views.items():
             assert self.served(branch) == view, branch
 

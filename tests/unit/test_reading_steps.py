@@ -443,7 +443,7 @@ def test_a_list_that_lacks_objects_shown_by_a_diff_is_requested_again(
     sandbox: Sandbox, lake: SandboxRepository, changed: dict[str, str]
 ) -> None:
     """Each list counts, and the diffs have the objects that no list has. The number of requests is limited."""
-    sandbox.faults.followed_by_deleted = ("dev", "main")
+    sandbox.faults.branches_before_deleted = ("dev", "main")
     messages: list[str] = []
 
     reading, parts = staged(begun(sandbox, before="uncommitted_addresses", on_message=messages.append))
@@ -463,9 +463,9 @@ def test_a_complete_list_is_not_requested_again(
 
     def mend(message: str) -> None:
         messages.append(message)
-        sandbox.faults.followed_by_deleted = ()
+        sandbox.faults.branches_before_deleted = ()
 
-    sandbox.faults.followed_by_deleted = ("dev", "main")
+    sandbox.faults.branches_before_deleted = ("dev", "main")
     reading, parts = staged(begun(sandbox, before="uncommitted_addresses", on_message=mend))
 
     assert set(parts) == {"first", "first_diffs", "first_again_1"}

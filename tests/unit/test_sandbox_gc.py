@@ -28,7 +28,7 @@ NOW = datetime(2022, 3, 31, 12, tzinfo=UTC)
 
 @pytest.fixture
 def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
-    with Sandbox(tmp_path / "sandbox", uncommitted_page=2) as running:
+    with Sandbox(tmp_path / "sandbox", uncommitted_page_size=2) as running:
         running.create("lake")
         yield running
 
@@ -253,13 +253,13 @@ def test_deleting_a_branch_while_the_list_is_written_loses_the_page_of_other_bra
     lake, prepare = sandbox.repository("lake"), api.internal_api.prepare_garbage_collection_uncommitted
     lake.create_branch("z", "main")
     lake.put("main", "a", b"a")
-    sandbox.faults.followed_by_deleted = ("main",)
+    sandbox.faults.branches_before_deleted = ("main",)
     assert not prepare("lake").gc_uncommitted_location
 
     lake.put("z", "b", b"b")
     assert prepare("lake").gc_uncommitted_location
 
-    sandbox.faults.followed_by_deleted = ("z",)
+    sandbox.faults.branches_before_deleted = ("z",)
     with refused(404, "branch not found"):
         prepare("lake")
 
@@ -269,7 +269,7 @@ def test_a_staging_record_that_cannot_be_read_ends_the_diff_without_an_error(san
     lake = sandbox.repository("lake")
     for path in "abc":
         lake.put("main", path, path.encode())
-    sandbox.faults.broken = {("main", "b")}
+    sandbox.faults.unreadable_records = {("main", "b")}
 
     assert [change.path for change in api.branches_api.diff_branch("lake", "main").results] == ["a"]
     with refused(500):
