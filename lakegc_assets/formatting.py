@@ -11,7 +11,18 @@ from spark_resources.errors import duration, plural
 if TYPE_CHECKING:
     from spark_resources.model import Rules
 
-__all__ = ["age", "duration", "escaped_name", "fraction", "money", "monthly_cost", "plural", "rules_in_words", "size"]
+__all__ = [
+    "age",
+    "duration",
+    "escaped_name",
+    "fraction",
+    "money",
+    "monthly_cost",
+    "plural",
+    "rules_change_in_words",
+    "rules_in_words",
+    "size",
+]
 
 
 def size(count: int) -> str:
@@ -55,6 +66,23 @@ def rules_in_words(rules: Rules | None) -> str:
         return "none"
     branches = [f"{branch} {days}" for branch, days in sorted(rules.branch_days.items())]
     return ", ".join([f"default {rules.default_days} days", *branches])
+
+
+def rules_change_in_words(before: Rules | None, after: Rules | None) -> str:
+    """Format how retention rules changed, such as "default: 30 days → 7 days; dev: 7 days → the default"; "" if they
+    didn't."""
+    if before == after:
+        return ""
+    if before is None or after is None:
+        return f"{rules_in_words(before)} → {rules_in_words(after)}"
+
+    def days(rules: Rules, branch: str) -> str:
+        return plural(rules.branch_days[branch], "day") if branch in rules.branch_days else "the default"
+
+    default = (plural(before.default_days, "day"), plural(after.default_days, "day"))
+    branches = sorted(before.branch_days.keys() | after.branch_days.keys())
+    changes = [("default", *default), *((branch, days(before, branch), days(after, branch)) for branch in branches)]
+    return "; ".join(f"{name}: {old} → {new}" for name, old, new in changes if old != new)
 
 
 def escaped_name(name: str) -> str:

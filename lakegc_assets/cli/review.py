@@ -19,6 +19,7 @@ from lakegc_assets.cli.object_list import as_json, list_rows
 from lakegc_assets.cli.tables import show_totals, totals_document
 from lakegc_assets.formatting import fraction, money, monthly_cost, plural, rules_in_words
 from lakegc_assets.mark import dot_segments
+from lakegc_assets.mark.changed_rules import changed_rules
 from lakegc_assets.mark.sample_objects import Commit, commits_of, samples_by_kind
 from lakegc_assets.mark.totals import Totals, count_totals
 from lakegc_assets.rules.brakes import Brake
@@ -44,7 +45,8 @@ NEXT_COMMANDS = {MarkState.MARKED: "approve", MarkState.APPROVED: "sweep"}
 @dataclass(frozen=True, slots=True)
 class Review:
     """The content of a review. `changed` is None for the first mark of a repository and scope, and if earlier marks
-    can't be read. In the second case, `why_incomparable` is the reason; otherwise it is None."""
+    can't be read. In the second case, `why_incomparable` is the reason; otherwise it is None. `rules_changed` is a
+    sentence if the retention rules differ from those of the previous mark."""
 
     record: MarkRecord
     totals: Totals
@@ -55,6 +57,7 @@ class Review:
     previous: MarkRecord | None
     changed: diff.Difference | None
     why_incomparable: str | None
+    rules_changed: str | None
 
     @classmethod
     def of(cls, mark: Mark, *, depth: int, price: float | None) -> Review:
@@ -64,7 +67,8 @@ class Review:
         samples = samples_by_kind(mark)
         commits = commits_of(mark, [row for rows in samples.values() for row in rows])
         all_brakes = brakes.configured_brakes(mark.record, now=mark.place.store().now())
-        return cls(mark.record, totals, samples, commits, all_brakes, price, *since_previous(mark))
+        changes = (*since_previous(mark), changed_rules(mark))
+        return cls(mark.record, totals, samples, commits, all_brakes, price, *changes)
 
     @property
     def facts(self) -> Mapping[str, Any]:
@@ -166,15 +170,15 @@ def overview(review: Review) -> list[str]:
     )
     if record.is_incremental:
         origin += f" It is incremental, based on mark {record.basis['chain'][0]}."
-    digest = f"Digest: {record.digest}"
+    details = [origin, *([review.rules_changed] if review.rules_changed else []), f"Digest: {record.digest}"]
     if not total.objects:
-        return [f"{mark}: none of {plural(facts['candidates'], 'object')} is expired.", origin, digest]
+        return [f"{mark}: none of {plural(facts['candidates'], 'object')} is expired.", *details]
     amount = (
         f"{total.objects:,} of {plural(facts['candidates'], 'object')} ({100 * review.share_of_objects:.1f} %) "
         f"{'is' if total.objects == 1 else 'are'} expired, {size(total.bytes)} of {size(facts['candidate_bytes'])} "
         f"({100 * review.share_of_bytes:.1f} %)"
     )
-    return [f"{mark}: {amount}.", cost_sentence(review), origin, digest]
+    return [f"{mark}: {amount}.", cost_sentence(review), *details]
 
 
 def show_sweep(record: MarkRecord) -> None:
@@ -278,6 +282,7 @@ def document(review: Review) -> dict[str, Any]:
         "finished": as_json(record.finished),
         "digest": record.digest,
         "rules": rules_in_words(record.rules),
+        "rules_changed": review.rules_changed,
         "holds": list(record.holds.get("ids", ())),
         "basis": dict(record.basis),
         "candidates": facts["candidates"],

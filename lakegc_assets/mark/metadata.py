@@ -10,6 +10,7 @@ import dagster as dg
 import pyarrow as pa
 
 from lakegc_assets.formatting import fraction, monthly_cost
+from lakegc_assets.mark.changed_rules import changed_rules
 from lakegc_assets.mark.context import MarkRun
 from lakegc_assets.mark.plots import plots
 from lakegc_assets.mark.sample_objects import Commit, commits_of, samples_by_kind
@@ -41,8 +42,8 @@ def step_result(run: MarkRun, asset: str, schema: pa.Schema, *, part: str = "") 
 
 
 def expired_set_result(run: MarkRun, *, price: float | None) -> dg.MaterializeResult[Any]:
-    """The result of `expired_set`, with plots, the totals behind them, sample objects and, at a `price` per GB per
-    month, the monthly savings.
+    """The result of `expired_set`, with plots, the totals behind them, sample objects, changed retention rules and, at
+    a `price` per GB per month, the monthly savings.
 
     The rows aren't read again, because the executors counted and selected them while writing.
     """
@@ -52,6 +53,8 @@ def expired_set_result(run: MarkRun, *, price: float | None) -> dg.MaterializeRe
         "share_of_objects": fraction(totals.whole.objects, facts["candidates"]),
         "share_of_bytes": fraction(totals.whole.bytes, facts["candidate_bytes"]),
     }
+    if rules_sentence := changed_rules(run.mark):
+        metadata["rules_changed"] = rules_sentence
     if price is not None:
         metadata["saved_a_month"] = monthly_cost(totals.whole.bytes, price)
     if totals.whole.objects:

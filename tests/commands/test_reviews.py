@@ -6,19 +6,24 @@ from __future__ import annotations
 import csv
 import io
 import json
-from datetime import datetime
-from typing import Any
+from datetime import datetime, timedelta
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from lakegc_assets.cli.object_list import with_times_as_text
 from lakegc_assets.mark import sample_objects
+from lakegc_assets.mark.context import Limits, MarkRun, Target
+from lakegc_assets.mark.metadata import expired_set_result
 from lakegc_assets.rules.brakes import BRAKES
+from spark_resources.lakefs import LakeFS
 from spark_resources.lakefs_sandbox import Sandbox
-from spark_resources.model import EXPIRED_OBJECTS, ExpiredReason
+from spark_resources.mark_store.mark import Mark
+from spark_resources.model import EXPIRED_OBJECTS, ExpiredReason, Partition, Rules
 from spark_resources.stores.place import Place
 from tests.support.command_line import Lakegc, check_terminal_safe
-from tests.support.finished_marks import START
+from tests.support.finished_marks import COUNTS, START
 from tests.support.reviewable_marks import FACTS, commit, expired, reviewable, sums, tables
 
 DANGLING = {"commit_id": "d" * 64, "branch": None, "days": 7}
@@ -202,6 +207,35 @@ def test_a_review_without_expired_objects_still_shows_holds_and_brakes(
 
     for words in ("none of 1,000 objects is expired", "Kept by holds", "Brakes", "This is the first mark"):
         assert words in output
+
+
+def test_a_review_says_how_the_retention_rules_were_changed(
+    lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place
+) -> None:
+    """On the terminal, in the document, and in Dagster: a rule that someone shortened is the first thing to check."""
+    reviewable(place, tables(ROWS), "m0", rules=Rules(30, {"dev": 7}))
+    mark = reviewable(
+        place,
+        tables(ROWS),
+        rules=Rules(21),
+        start=START + timedelta(days=1),
+        previous={"mark_id": "m0", "counts": dict(COUNTS), "unreadable": []},
+    )
+
+    sentence = (
+        "The retention rules were changed on the server since mark m0: default: 30 days → 21 days; dev: 7 days → the "
+        "default."
+    )
+    assert sentence in " ".join(lakegc.output(sandbox.settings, "review", name).split())
+    assert review(lakegc, sandbox, name)["rules_changed"] == sentence
+    assert (expired_set_result(mark_run(mark), price=None).metadata or {})["rules_changed"] == sentence
+
+
+def mark_run(mark: Mark) -> MarkRun:
+    """The run of a finished mark, for what only reads its files."""
+    record = mark.record
+    partition, target = Partition(record.repository, record.mark_id), cast(Target, SimpleNamespace(place=mark.place))
+    return MarkRun(partition, target, mark, cast(LakeFS, None), lambda: None, Limits(), lambda _: None)
 
 
 # --- the whole list -------------------------------------------------------------------------------------------------
