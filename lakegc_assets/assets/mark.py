@@ -11,7 +11,11 @@ place that defines the order.
 import dagster as dg
 from pydantic import Field
 
-from lakegc_assets.assets.results import MaterializeResults, reporting_failures
+from lakegc_assets.assets.results import (
+    MaterializeResults,
+    leaving_the_mark_to_its_holder,
+    reporting_failures,
+)
 from lakegc_assets.mark import committed_addresses as committed
 from lakegc_assets.mark import figures
 from lakegc_assets.mark import namespace_slices as slices
@@ -92,7 +96,8 @@ def namespace_slices(context: dg.AssetExecutionContext, config: MarkConfig, mark
     """
     with reporting_failures(context):
         marks.refuse_finished(context.partition_key)
-        run = marks.begin(context.partition_key, config.options(), context.log.info)
+        with leaving_the_mark_to_its_holder(context):
+            run = marks.begin(context.partition_key, config.options(), context.log.info)
         slices.list_namespace(run)
         yield step_result(run, slices.ASSET, STORED_OBJECTS)
 

@@ -9,6 +9,7 @@ import dagster as dg
 
 from lakegc_assets.partitions import PARTITIONS
 from spark_resources.errors import LakegcError, NotAPartition, NothingToDo, Refused
+from spark_resources.mark_store.lease import LeaseHeld
 
 MaterializeResults = Iterator[dg.MaterializeResult[Any]]
 """The return type of an asset's body, which yields one result, or none if there is nothing to do."""
@@ -32,6 +33,24 @@ def reporting_failures(
         leave_unchanged(context, error)
     except LakegcError as error:
         raise as_failure(error, metadata) from error
+
+
+AUTOMATION_TAGS = ("dagster/schedule_name", "dagster/sensor_name")
+"""Dagster's tags of runs that a schedule or a sensor requested."""
+
+
+@contextmanager
+def leaving_the_mark_to_its_holder(context: dg.AssetExecutionContext) -> Iterator[None]:
+    """Wrap the beginning of a mark: if a schedule or a sensor requested the run and another run holds the repository's
+    lease, there is nothing to do. Another deployment with the same schedule marks the repository at the same time, for
+    example. A person who started the run gets the error.
+    """
+    try:
+        yield
+    except LeaseHeld as error:
+        if not any(tag in context.run.tags for tag in AUTOMATION_TAGS):
+            raise
+        raise NothingToDo(f"This automatic mark was not made: {error}", invariant=error.invariant) from error
 
 
 def as_failure(error: LakegcError, metadata: Mapping[str, Any] | None = None) -> dg.Failure:

@@ -25,6 +25,11 @@ from spark_resources.records.json_records import to_json_value
 from spark_resources.records.model import AsInJson, Record, UtcTime, require_format
 from spark_resources.stores.base import AlreadyExists, Changed, Store
 
+
+class LeaseHeld(Refused):
+    """Raised if another run holds the lease of a namespace. Nothing was changed."""
+
+
 LEASE_KEY = "_lakefs/retention/gc/lakegc/lease.json"
 LEASE_FORMAT = 1
 LEASE_TIME = timedelta(minutes=10)
@@ -254,7 +259,7 @@ def take_lease(
     sleep: Callable[[float], None] = time.sleep,
     log_message: Callable[[str], None] = lambda _: None,
 ) -> Lease:
-    """Take the lease of a namespace, or raise `Refused` with the current holder and the end of its lease.
+    """Take the lease of a namespace, or raise `LeaseHeld` with the current holder and the end of its lease.
 
     An expired lease (by the store's clock) is taken over. So is the lease of a process that is known to be dead, after
     waiting until none of its tasks can still send a delete. `token` must be unique to this call.
@@ -286,7 +291,7 @@ def take_lease(
                     )  # for the next holder
                 tag = store.replace_if_unchanged(LEASE_KEY, own_holder.to_json(), current_tag)
         except (Changed, NotFound) as error:
-            raise Refused(
+            raise LeaseHeld(
                 f"another run changed the lease on {store.where} at the same time. Try again later.", invariant=11
             ) from error
     lease = Lease(store, own_holder, tag, started + LEASE_TIME.total_seconds(), clock)
@@ -319,8 +324,8 @@ def seconds_until_tasks_end(dead_holder: Holder, store: Store) -> float:
     return max(0.0, min(dead_holder.tasks_stop_after_s, (dead_holder.until - store.now()).total_seconds()))
 
 
-def _lease_held_error(holder: Holder, store: Store) -> Refused:
-    return Refused(
+def _lease_held_error(holder: Holder, store: Store) -> LeaseHeld:
+    return LeaseHeld(
         f"{holder.who} is working on {store.where} (mark {holder.mark_id}) and holds the lease until "
         f"{holder.until:%Y-%m-%d %H:%M:%S} UTC. Wait until then: if that run died, its lease expires at that time.",
         invariant=11,
