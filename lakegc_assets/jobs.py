@@ -1,4 +1,5 @@
-"""The jobs: mark, approve, back up and sweep. Each runs in one process, for one partition."""
+"""The jobs: mark, approve, back up and sweep, each for one partition; and checks of all repositories. Each runs in one
+process."""
 
 # no `from __future__ import annotations` here: Dagster reads the annotations of configs and resources
 
@@ -11,13 +12,21 @@ from pydantic import Field
 from lakegc_assets.approval.approve import approve
 from lakegc_assets.approval.parse_request import MIN_DIGEST_CHARACTERS, complete_digest
 from lakegc_assets.approval.proposals import ApprovalRequest, Proposal, propose
+from lakegc_assets.asset_checks.freshness import FRESHNESS_CHECKS
 from lakegc_assets.assets.approval_events import materialization
 from lakegc_assets.assets.backup import backup
 from lakegc_assets.assets.mark import committed_addresses, namespace_slices, retained_commits, uncommitted_addresses
 from lakegc_assets.assets.results import reporting_failures
 from lakegc_assets.assets.review import expired_set
 from lakegc_assets.assets.sweep import sweep_report
-from lakegc_assets.partitions import PARTITIONS, REPOSITORY_TAG, TAGGED_CONFIG, console_config, repository_tag
+from lakegc_assets.partitions import (
+    CREATED_TAG,
+    PARTITIONS,
+    REPOSITORY_TAG,
+    TAGGED_CONFIG,
+    console_config,
+    repository_tag,
+)
 from lakegc_assets.resources import MarksResource
 from lakegc_assets.rules.brakes import BrakeLimits
 from lakegc_assets.sweep.preconditions import partition_and_target
@@ -78,11 +87,13 @@ MARK_ASSETS = sorted(
     key=lambda asset: CHAIN.index(asset.key.to_user_string()),
 )
 """The assets of a mark, in the order in which they are computed (`CHAIN`)."""
+FLEET_CHECKS = dg.AssetSelection.checks(*FRESHNESS_CHECKS)
+"""The checks that concern all repositories, so that runs for one partition leave them out."""
 
 
 mark_job = dg.define_asset_job(
     "mark",
-    selection=dg.AssetSelection.assets(*MARK_ASSETS),
+    selection=dg.AssetSelection.assets(*MARK_ASSETS) - FLEET_CHECKS,
     config=TAGGED_CONFIG,
     executor_def=dg.in_process_executor,
     description="""Finds the expired objects of one lakeFS repository, with reasons. **It deletes nothing.**
@@ -128,7 +139,7 @@ def approve_job() -> None:
 
 sweep_job = dg.define_asset_job(
     "sweep",
-    selection=dg.AssetSelection.assets(sweep_report),
+    selection=dg.AssetSelection.assets(sweep_report) - FLEET_CHECKS,
     config=TAGGED_CONFIG,
     executor_def=dg.in_process_executor,
     description="""Deletes approved objects that are still garbage. **This job deletes.**
@@ -148,11 +159,19 @@ interrupted backup resumes when it is launched again.""",
 )
 backup_and_sweep_job = dg.define_asset_job(
     "back_up_and_sweep",
-    selection=dg.AssetSelection.assets(backup, sweep_report),
+    selection=dg.AssetSelection.assets(backup, sweep_report) - FLEET_CHECKS,
     config=TAGGED_CONFIG,
     executor_def=dg.in_process_executor,
     description="""Backs up approved objects to LAKEGC_BACKUP_TO, then sweeps them. **This job deletes,
 too**, but only objects that are in the backup.""",
+)
+
+freshness_job = dg.define_asset_job(
+    "freshness",
+    selection=FLEET_CHECKS,
+    executor_def=dg.in_process_executor,
+    description="""Checks whether every repository is marked and swept often enough. It changes nothing, and takes no
+partition.""",
 )
 
 
@@ -166,5 +185,5 @@ def mark_request(repository: Repository, mark_id: str, run_key: str, tags: Mappi
             **console_config(os.environ),
         },
         partition_key=str(Partition.of(repository.id, mark_id)),
-        tags={REPOSITORY_TAG: repository.id, **tags},
+        tags={REPOSITORY_TAG: repository.id, CREATED_TAG: repository.created.isoformat(), **tags},
     )

@@ -10,6 +10,7 @@ import dagster as dg
 
 from spark_resources.errors import LakegcError
 from spark_resources.host.user_folders import home_folder
+from spark_resources.lakefs import Repository
 from spark_resources.model import Partition
 from spark_resources.settings import has_json_logs
 
@@ -19,6 +20,17 @@ PARTITIONS = dg.DynamicPartitionsDefinition(name="repository_and_mark")
 
 REPOSITORY_TAG = "lakegc/repository"
 """The tag that names the repository of a run. Dagster's run queue uses it to limit concurrent runs per repository."""
+
+CREATED_TAG = "lakegc/repository_created"
+"""The tag with the creation date of a run's repository, which distinguishes it from an earlier one of its name."""
+
+COMMAND_LINE_TAG = "lakegc/command_line"
+"""The tag of runs of lakegc's command line, with the value true."""
+
+
+def repository_key(repository: Repository) -> str:
+    """A key that distinguishes a repository from a later one of the same name."""
+    return f"{repository.id}@{repository.created.isoformat()}"
 
 
 def repository_tag(partition_key: str) -> dict[str, str]:

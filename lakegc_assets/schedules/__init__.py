@@ -1,5 +1,6 @@
 """The schedules of the code location, one module each. All are off until they are turned on in Dagster's UI."""
 
+from lakegc_assets.schedules.freshness import check_freshness
 from lakegc_assets.schedules.marks import mark_repositories
 
-SCHEDULES = [mark_repositories]
+SCHEDULES = [mark_repositories, check_freshness]

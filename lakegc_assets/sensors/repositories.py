@@ -9,21 +9,15 @@ import dagster as dg
 
 from lakegc_assets.jobs import mark_job, mark_request
 from lakegc_assets.mark.repository_selection import no_match_message, select_repositories
-from lakegc_assets.partitions import PARTITIONS
+from lakegc_assets.partitions import PARTITIONS, repository_key
 from spark_resources.errors import LakegcError
 from spark_resources.host.user_folders import home_folder
-from spark_resources.lakefs import Repository
 from spark_resources.lakefs.resource import LakeFSResource
 from spark_resources.model import default_mark_id
 from spark_resources.settings import Settings
 
 MAX_NEW_PER_TICK = 20
 """The maximum number of new repositories per tick of the sensor. The others follow on later ticks."""
-
-
-def repository_key(repository: Repository) -> str:
-    """A key that distinguishes a repository from a later one of the same name."""
-    return f"{repository.id}@{repository.created.isoformat()}"
 
 
 @dg.sensor(

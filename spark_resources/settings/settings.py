@@ -264,6 +264,11 @@ class Settings(BaseSettings):
     # Holds in addition to those in the namespaces, each with the fields of an entry of `holds.yaml`. Unlike other
     # settings, those of all sources apply together.
     holds: tuple[dict[str, Any], ...] = ()
+    # Automation: when a mark that waits for approval is reported, and when marks and sweeps count as overdue. Without
+    # `mark_max_age`, a mark is overdue when two times of `mark_cron` have passed without one.
+    approval_reminder: Duration = timedelta(days=2)
+    mark_max_age: Duration | None = None
+    sweep_max_age: Duration = timedelta(days=30)
 
     # Who is responsible for a repository, as shown to people and passed to those who are notified.
     owners: Patterns = ()
@@ -538,6 +543,7 @@ _EXPECTED = {
     "repositories_exclude": "comma-separated shell patterns of repository ids, such as test-*",
     "mark_cron": "a cron schedule in UTC, such as 0 3 * * *",
     "holds": "a list of tables, each with the fields of a hold, such as id, owner, reason and prefix",
+    **dict.fromkeys(("approval_reminder", "mark_max_age", "sweep_max_age"), "a duration such as 2d or 36h"),
     "mark_scope": "unified, committed or uncommitted",
     "webhook_url": "http(s)://host[:port]/path, without a user name or password",
     "webhook_format": "json or slack",
