@@ -14,11 +14,15 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import dagster as dg
-from dagster._core.remote_origin import ManagedGrpcPythonEnvCodeLocationOrigin, RemoteRepositoryOrigin
+from dagster._core.remote_origin import (
+    ManagedGrpcPythonEnvCodeLocationOrigin,
+    RemoteJobOrigin,
+    RemoteRepositoryOrigin,
+)
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 
 from lakegc_assets.definitions import backup_job, defs, mark_job, sweep_job
-from lakegc_assets.partitions import PARTITIONS, REPOSITORY_TAG
+from lakegc_assets.partitions import COMMAND_LINE_TAG, PARTITIONS, REPOSITORY_TAG
 from lakegc_assets.progress import RunFields, set_run_fields
 from spark_resources.errors import LakegcError, LakegcWarning, NothingToDo, Unavailable, WrongUsage
 from spark_resources.host.private_files import open_private, private_folder
@@ -167,7 +171,7 @@ def run_job(
                 "ops": {first_asset: {"config": dict(options)}},
                 "loggers": {"console": {"config": {"log_level": "CRITICAL"}}},
             },
-            tags={REPOSITORY_TAG: partition.repository, **UI_TAGS},
+            tags={REPOSITORY_TAG: partition.repository, COMMAND_LINE_TAG: "true", **UI_TAGS},
         )
     except dg.DagsterExecutionInterruptedError:
         raise KeyboardInterrupt from None  # the usual exception for Ctrl-C
@@ -186,9 +190,13 @@ def show_on_overview(instance: dg.DagsterInstance, run_id: str) -> None:
     Dagster has no public API for this, so the UI tests check that it still works.
     """
     if (run := instance.get_run_by_id(run_id)) is not None and run.is_finished:
-        location = ManagedGrpcPythonEnvCodeLocationOrigin(LoadableTargetOrigin(module_name=LOCATION), LOCATION)
-        origin = RemoteRepositoryOrigin(location, REPOSITORY).get_job_origin(run.job_name)
-        instance.run_storage.replace_job_origin(run, origin)
+        instance.run_storage.replace_job_origin(run, job_origin(run.job_name))
+
+
+def job_origin(job: str) -> RemoteJobOrigin:
+    """How Dagster refers to a job of this code location."""
+    location = ManagedGrpcPythonEnvCodeLocationOrigin(LoadableTargetOrigin(module_name=LOCATION), LOCATION)
+    return RemoteRepositoryOrigin(location, REPOSITORY).get_job_origin(job)
 
 
 def raise_if_unchanged(result: dg.ExecuteInProcessResult) -> None:

@@ -29,8 +29,9 @@ class LakeFSResource(ConfigurableResource[LakeFS]):
     )
     verify_tls: bool | None = Field(default=None, description="whether the server's certificate is checked")
 
-    def client(self) -> LakeFS:
-        """A client for the configured server. Raises `WrongUsage` if the configuration is incomplete."""
+    def client(self, *, retry_total_s: float | None = None) -> LakeFS:
+        """A client for the configured server, with the configured retries unless they are given. Raises `WrongUsage`
+        if the configuration is incomplete."""
         settings = Settings.load(
             os.environ,
             home_folder(),
@@ -39,5 +40,6 @@ class LakeFSResource(ConfigurableResource[LakeFS]):
             secret_access_key=self.secret_access_key,
             ca_bundle=self.ca_bundle,
             verify_tls=self.verify_tls,
+            retry_total_s=retry_total_s,
         )
         return LakeFS(LakeFSSettings.of(settings))
