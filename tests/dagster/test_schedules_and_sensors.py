@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -13,18 +13,25 @@ import dagster as dg
 import pytest
 from dagster._core.errors import ScheduleExecutionError  # the daemon gets this error, which has no public name
 
+from lakegc_assets import dead_runs
 from lakegc_assets.definitions import defs, mark_job, sweep_job
 from lakegc_assets.partitions import REPOSITORY_TAG
 from lakegc_assets.schedules import marks as schedules
-from lakegc_assets.schedules.marks import PREFLIGHT_TAG, mark_repositories
+from lakegc_assets.schedules.freshness import check_freshness
+from lakegc_assets.schedules.marks import PREFLIGHT_TAG, Preflight, mark_repositories
 from lakegc_assets.sensors.approvals import approved_sweeps, requires_backup
+from lakegc_assets.sensors.failed_sweeps import resumed_sweeps
 from lakegc_assets.sensors.notifications import notifications
 from lakegc_assets.sensors.repositories import MAX_NEW_PER_TICK, new_repositories
+from lakegc_assets.sensors.waiting_marks import waiting_marks
 from spark_resources.errors import Unavailable, WrongUsage
+from spark_resources.lakefs import LakeFS, Repository
 from spark_resources.lakefs.resource import LakeFSResource
 from spark_resources.lakefs_sandbox import Sandbox
 from spark_resources.settings import Settings
-from tests.support.mark_runs import environment
+from tests.support.leases import hold_lease
+from tests.support.mark_runs import environment, target_of
+from tests.support.recorded_runs import record_run, record_run_in_step
 
 OCCASION = datetime(2026, 11, 21, 3, tzinfo=UTC)
 LOCATION = defs.get_repository_def()
@@ -57,7 +64,9 @@ class Night:
 
     def record_run(self, request: dg.RunRequest, status: dg.DagsterRunStatus) -> None:
         """Record a run of that request with this status."""
-        self.instance.add_run(dg.DagsterRun(job_name=mark_job.name, tags=dict(request.tags), status=status))
+        key = request.partition_key
+        assert key is not None
+        record_run(self.instance, mark_job.name, key, status, tags=request.tags)
 
 
 def daemon_context(instance: dg.DagsterInstance, cursor: str | None) -> dg.SensorEvaluationContext:
@@ -91,11 +100,11 @@ def repositories(requests: list[dg.RunRequest]) -> set[str]:
 
 def fail_preflight(night: Night, monkeypatch: pytest.MonkeyPatch, name: str, sentence: str) -> None:
     """Let the preflight of one repository fail with a sentence."""
-    look = schedules.preflight_problem
+    check = schedules.preflight
     monkeypatch.setattr(
         schedules,
-        "preflight_problem",
-        lambda lakefs, repository: sentence if repository.id == name else look(lakefs, repository),
+        "preflight",
+        lambda lakefs, repository: Preflight(sentence) if repository.id == name else check(lakefs, repository),
     )
 
 
@@ -188,14 +197,14 @@ def test_a_repository_whose_preflight_times_out_is_marked_like_the_others(
     import threading
 
     answered = threading.Event()
-    look = schedules.preflight_problem
+    check = schedules.preflight
 
-    def slow(lakefs: object, repository: object) -> str | None:
-        if repository.id == "lake-b":  # type: ignore[attr-defined]
+    def slow(lakefs: LakeFS, repository: Repository) -> Preflight:
+        if repository.id == "lake-b":
             answered.wait(60)
-        return look(lakefs, repository)  # type: ignore[arg-type]
+        return check(lakefs, repository)
 
-    monkeypatch.setattr(schedules, "preflight_problem", slow)
+    monkeypatch.setattr(schedules, "preflight", slow)
     monkeypatch.setattr(schedules, "PREFLIGHT_TIMEOUT_S", 0.5)
     try:
         requests, _ = night.evaluate_schedule()
@@ -204,6 +213,100 @@ def test_a_repository_whose_preflight_times_out_is_marked_like_the_others(
 
     assert repositories(requests) == {"lake-a", "lake-b", "lake-c"}
     assert not any(PREFLIGHT_TAG in request.tags for request in requests)
+
+
+@pytest.mark.parametrize("mark_id", ["m1", "20261121T030000Z"])
+def test_a_repository_whose_mark_or_sweep_is_running_is_skipped_and_named(night: Night, mark_id: str) -> None:
+    """The lease says so, even if another deployment holds it for a mark of the same time. No other repository is
+    affected, and an ended lease counts for nothing."""
+    hold_lease(target_of(night.sandbox.settings, "lake-a").place.store(), mark_id)
+    hold_lease(target_of(night.sandbox.settings, "lake-b").place.store(), mark_id, for_=timedelta(seconds=-1))
+
+    assert repositories(night.evaluate_schedule()[0]) == {"lake-b", "lake-c"}
+
+    hold_lease(target_of(night.sandbox.settings, "lake-c").place.store(), mark_id)
+    night.sandbox.create("lake-d")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LAKEGC_REPOSITORIES_INCLUDE", "lake-[ac]")
+        requests, skipped = night.evaluate_schedule(OCCASION + timedelta(days=1))
+    assert requests == []
+    assert f"lake-a is skipped: someone is still working on its mark {mark_id}, with the lease until" in skipped
+    assert "lake-c is skipped" in skipped
+
+
+def test_a_repository_whose_earlier_run_is_queued_is_skipped(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Marks that wait for each other would pile up. A run that only seems to have started is no reason to skip."""
+    monkeypatch.setenv("LAKEGC_REPOSITORIES_INCLUDE", "lake-[ab]")
+    first, _ = night.evaluate_schedule()
+    for request, status in zip(first, (dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.STARTED), strict=True):
+        night.record_run(request, status)
+
+    assert repositories(night.evaluate_schedule(OCCASION + timedelta(days=1))[0]) == {"lake-b"}
+    monkeypatch.setenv("LAKEGC_REPOSITORIES_INCLUDE", "lake-a")
+    requests, skipped = night.evaluate_schedule(OCCASION + timedelta(days=2))
+    assert requests == []
+    assert "lake-a is skipped: run" in skipped
+    assert "(mark) is still queued" in skipped
+
+
+def test_a_repeated_tick_requests_the_same_runs_although_some_have_begun(night: Night) -> None:
+    """A killed daemon evaluates a tick again. Runs that it launched before are queued or hold the lease, and a
+    repository that was skipped may be free now."""
+    busy = target_of(night.sandbox.settings, "lake-c").place.store()
+    hold_lease(busy, "m1")
+    first, _ = night.evaluate_schedule()
+    hold_lease(target_of(night.sandbox.settings, "lake-a").place.store(), "20261121T030000Z")
+    [queued] = [request for request in first if request.tags[REPOSITORY_TAG] == "lake-b"]
+    night.record_run(queued, dg.DagsterRunStatus.QUEUED)
+    hold_lease(busy, "m1", for_=timedelta(seconds=-1))
+    again, _ = night.evaluate_schedule()
+
+    assert repositories(first) == {"lake-a", "lake-b"}
+    assert [request.run_key for request in again] == [request.run_key for request in first]
+
+
+def test_a_dead_run_is_recorded_as_failed_so_that_the_queue_goes_on(
+    night: Night, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process died while it marked, so it will never end. A run that still holds its lease is left alone."""
+    monkeypatch.setattr(dead_runs, "GRACE", timedelta(0))
+    runs = {
+        name: record_run_in_step(night.instance, mark_job.name, f"{name}|m1", "committed_addresses")
+        for name in ("lake-a", "lake-b")
+    }
+    hold_lease(target_of(night.sandbox.settings, "lake-b").place.store(), "m1")
+
+    assert repositories(night.evaluate_schedule()[0]) == {"lake-a", "lake-c"}
+    statuses = {name: night.instance.get_run_by_id(run_id).status for name, run_id in runs.items()}  # type: ignore[union-attr]
+    assert statuses == {"lake-a": dg.DagsterRunStatus.FAILURE, "lake-b": dg.DagsterRunStatus.STARTED}
+
+
+def test_a_recreated_repository_gets_runs_and_reports_of_its_own(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a run of the deleted repository at the same time, nor a problem that was reported for it, counts."""
+    monkeypatch.setenv("LAKEGC_REPOSITORIES_INCLUDE", "lake-a")
+    fail_preflight(night, monkeypatch, "lake-a", "no rights")
+    [old], _ = night.evaluate_schedule()
+    night.record_run(old, dg.DagsterRunStatus.FAILURE)
+    assert night.evaluate_schedule(OCCASION + timedelta(days=1))[0] == []
+
+    listed = LakeFS.repositories
+    recreated = lambda lakefs: [replace(each, created=each.created + timedelta(days=1)) for each in listed(lakefs)]  # noqa: E731
+    monkeypatch.setattr(LakeFS, "repositories", recreated)
+    [same_time], _ = night.evaluate_schedule()
+    [next_day], _ = night.evaluate_schedule(OCCASION + timedelta(days=1))
+    assert len({old.run_key, same_time.run_key, next_day.run_key}) == 3
+
+
+def test_a_repository_with_contradictory_settings_is_skipped_alone(
+    night: Night, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Two patterns of the fleet file give it different times."""
+    sections = ("[repositories.'*-a']", "mark_cron = '0 4 * * *'", "[repositories.'lak*-a']", "mark_cron = '0 5 * * *'")
+    fleet_file(monkeypatch, tmp_path, "\n".join(sections))
+
+    assert repositories(night.evaluate_schedule()[0]) == {"lake-b", "lake-c"}
+    monkeypatch.setenv("LAKEGC_REPOSITORIES_INCLUDE", "lake-a")
+    assert "lake-a is skipped: mark_cron in" in night.evaluate_schedule()[1]
 
 
 def test_a_tick_fails_if_the_server_is_unreachable(night: Night) -> None:
@@ -270,10 +373,10 @@ def test_the_fleet_file_decides_whether_a_backup_precedes_the_sweep(
 
 def test_schedules_and_sensors_are_off_by_default() -> None:
     """A person turns them on."""
-    assert mark_repositories.default_status == dg.DefaultScheduleStatus.STOPPED
-    assert new_repositories.default_status == dg.DefaultSensorStatus.STOPPED
-    assert approved_sweeps.default_status == dg.DefaultSensorStatus.STOPPED
-    assert notifications.default_status == dg.DefaultSensorStatus.STOPPED
+    for schedule in (mark_repositories, check_freshness):
+        assert schedule.default_status == dg.DefaultScheduleStatus.STOPPED
+    for sensor in (new_repositories, approved_sweeps, resumed_sweeps, waiting_marks, notifications):
+        assert sensor.default_status == dg.DefaultSensorStatus.STOPPED
 
 
 @pytest.mark.parametrize("job", [mark_job.name, sweep_job.name])
