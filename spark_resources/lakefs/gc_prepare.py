@@ -118,7 +118,10 @@ def _page_request(run_id: str, token: str) -> Any:
 
 
 def dump_refs(connection: Connection, name: str) -> RefsDump | None:
-    """Have the server dump the references. Returns the tables' ids; None if credentials or server don't allow it."""
+    """Have the server dump the references. Returns the ids of the tables.
+
+    Returns None if these credentials or this server don't allow a dump.
+    """
     what = f"a dump of the references of repository '{name}'"
     call = ApiCall("InternalApi", "dump_refs", what, _DUMP, slow=True)
     response = connection.request(call, repository=name)

@@ -67,7 +67,7 @@ class LakeFSSettings:
 
     @classmethod
     def of(cls, settings: Settings) -> LakeFSSettings:
-        """The server part of the settings. If one is missing, raises `WrongUsage` that explains how to set it."""
+        """The server part of the settings. Raises `WrongUsage`, with how to set it, if one is missing."""
         if settings.endpoint_url is None:
             raise WrongUsage(
                 "no lakeFS server is configured: set LAKEGC_ENDPOINT_URL, for example to http://localhost:8000, "

@@ -14,7 +14,7 @@ from spark_resources.sstable import RangeRef, Record
 
 
 class Strategy(NamedTuple):
-    """How a merge resolves a path that both sides changed: with the value of the `winner`; None if it's a conflict."""
+    """A merge strategy. If both sides changed a path, the `winner` determines its value; None makes it a conflict."""
 
     name: str
     winner: str | None

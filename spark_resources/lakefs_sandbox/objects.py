@@ -56,7 +56,7 @@ class Objects(Protocol):
 
 
 class BlockStore(Protocol):
-    """The store of the sandbox's objects: its type in lakeFS, and the prefix of the default namespaces."""
+    """The store of the sandbox's objects. `kind` is its lakeFS type; default namespaces begin with `default_prefix`."""
 
     kind: str
     scheme: str

@@ -150,7 +150,10 @@ class Views(References):
         return self._changes(branch, self._staged_from(branch, start.encode()))
 
     def uncommitted_changes_until_unreadable(self, branch: str, *, start: str = "") -> Iterator[Change]:
-        """Like `uncommitted_changes`, but ends at a record that can't be read, without an error, as on the server."""
+        """Like `uncommitted_changes`, but an unreadable record ends the changes without an error.
+
+        The server's list of staged objects and its diff end in the same way.
+        """
         return self._changes(branch, self._staged_until_unreadable(branch, start.encode()))
 
     def _staged_until_unreadable(self, branch: str, start: bytes) -> Iterator[StagedEntry]:
@@ -230,7 +233,7 @@ def _has_full_address(entry: Entry) -> bool:
 
 
 def _change_kind(base: bytes | None, values: ValuePair) -> str:
-    """How the right side changed a path with this base value; "" if it has the content of the base or the left side."""
+    """How the right side changed a path with this base value; "" if its content is the base's or the left side's."""
     if same_content(values.before, values.after) or same_content(base, values.after):
         return ""
     if not same_content(base, values.before):
@@ -243,7 +246,10 @@ def _change_kind(base: bytes | None, values: ValuePair) -> str:
 def group_by_prefix(
     changes: Iterator[Change], *, prefix: str, after: str, delimiter: str
 ) -> Iterator[Change | PrefixChange]:
-    """The changes with this prefix to paths after `after`; changes with a common prefix become one."""
+    """The changes with this prefix to paths after `after`.
+
+    Changes to paths that agree up to the first delimiter after the prefix become one.
+    """
     start, after_path, last = prefix.encode(), after.encode(), b""
     for change in changes:
         path = change.entry.path

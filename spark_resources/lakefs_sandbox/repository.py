@@ -200,7 +200,7 @@ class SandboxRepository(StagingArea):
         return head
 
     def _parent_metarange(self, commit: Commit, number: int, *, required: bool) -> str:
-        """The metarange of a commit's parent by number (from 1); "" if there is no such parent and it isn't required."""
+        """The metarange of a commit's parent by number (from 1); "" if there is none and it isn't required."""
         if 1 <= number <= len(commit.parents):
             return self.commit_of(commit.parents[number - 1]).metarange_id
         if required:
