@@ -6,8 +6,9 @@ The steps in order, each with the state that a crash right after it leaves behin
               2. approval.json                                               approved
               3. summary.json, with --for-reference only                     approved, for the reference collector, too
     revoke    1. summary.json is removed                                     approved, but only for lakegc's own sweep
-              2. mark.json: `marked`                                         not approved; approval.json is invalid now
-              3. approval.json records that it ended, by whom and when       not approved
+              2. auto_approval.json, if any, records the revocation          no approval by a policy is valid any more
+              3. mark.json: `marked`                                         not approved; approval.json is invalid now
+              4. approval.json records that it ended, by whom and when       not approved
 
 For a foreign mark, only approval.json is written. Each write of mark.json and approval.json is conditional on the
 version that was read: if two people write at the same time, the second one gets an error. While a mark is being swept,
@@ -38,6 +39,7 @@ from lakegc_assets.mark.context import Target
 from lakegc_assets.rules.brakes import BrakeLimits, effective_time
 from spark_resources.errors import DamagedData, Refused, WrongUsage
 from spark_resources.lakefs import LakeFS
+from spark_resources.mark_store.announcement import announcement_key, read_announcement, withdraw_announcement
 from spark_resources.mark_store.approval import (
     Approval,
     ApprovalConflict,
@@ -162,6 +164,7 @@ def new_approval(proposal: Proposal, request: ApprovalRequest, limits: BrakeLimi
         until=until,
         released=released,
         for_reference=request.for_reference,
+        policy=request.policy,
     )
 
 
@@ -219,23 +222,32 @@ def conflict_error(mark: Mark) -> ApprovalConflict:
 # --- revoking -------------------------------------------------------------------------------------------------------
 
 
-def revoke(proposal: Proposal, *, who: str, now: datetime, how: str = "revoked") -> None:
-    """Revoke an approval, even a partly written one, and record that it ended, and `how`. `now` is by the
-    store's clock.
+REVOKED = "revoked"
 
-    Raises `WrongUsage` if there is no approval, `Refused` if the mark is being swept, was swept, or is superseded.
+
+def revoke(proposal: Proposal, *, who: str, now: datetime, how: str = REVOKED) -> None:
+    """Revoke an approval, even a partly written or merely announced one, and record that it ended, and `how`. `now` is
+    by the store's clock.
+
+    After that, no policy approves the mark, unless `how` says that the approval is merely replaced. Raises `WrongUsage`
+    if there is no approval, `Refused` if the mark is being swept, was swept, or is superseded.
     """
     place, mark = proposal.target.place, proposal.mark
     refuse_used(proposal)
+    was_announced = False
     if mark is not None:
         had_summary = withdraw_reference_summary(place, proposal.record.mark_id)
+        if how == REVOKED:
+            was_announced = withdraw_announcement(
+                place, proposal.record.mark_id, digest=proposal.digest, who=who, now=now
+            )
         was_approved = mark.record.state is MarkState.APPROVED
         if was_approved:
             mark.move_to(MarkState.MARKED, approval=None)
     else:
         was_approved = had_summary = False
     had_approval = record_end(proposal, who=who, how=how, now=now)
-    if not (was_approved or had_summary or had_approval):
+    if not (was_approved or had_summary or had_approval or was_announced):
         raise WrongUsage(f"{proposal.name} is not approved, so there is nothing to revoke.")
 
 
@@ -303,6 +315,30 @@ def check_approved(target: Target, record: MarkRecord, approval: Approval | None
     refuse_another_repository(record, target)
     refuse_used(Proposal(target, record, record.digest or ""))
     check_status(record.repository, record.mark_id, approval_status(record, approval, now=now), approval)
+    assert approval is not None
+    refuse_without_announcement(target.place, record, approval)
+
+
+def refuse_without_announcement(place: Place, record: MarkRecord, approval: Approval) -> None:
+    """Raise `Refused` if a policy approved the mark, but its announcement was revoked, replaced or removed."""
+    if approval.policy is None:
+        return
+    name, stored = f"mark {record.mark_id} of {record.repository}", read_announcement(place, record.mark_id)
+    if stored is not None and stored.announcement.revoked is not None:
+        revocation = stored.announcement.revoked
+        raise Refused(
+            f"{revocation['who']} revoked the approval of {name} by a policy, at {revocation['when']}. To sweep the "
+            "mark, approve it yourself: lakegc revoke, then lakegc approve.",
+            invariant=7,
+        )
+    announced = None if stored is None else (stored.announcement.digest, stored.announcement.policy_sha256)
+    if announced != (approval.digest, approval.policy["sha256"]):
+        raise Refused(
+            f"{name} was approved by a policy, but {announcement_key(record.mark_id)} in {place.store().where}, which "
+            f"announced it, {'was removed' if announced is None else 'is for another set or policy'}. Find out who "
+            "did this. To sweep the mark, approve it yourself: lakegc revoke, then lakegc approve.",
+            invariant=7,
+        )
 
 
 def verify_recorded_files(target: Target, record: MarkRecord) -> None:

@@ -13,6 +13,7 @@ from spark_resources.errors import DamagedData, NothingToDo, Refused, WrongUsage
 from spark_resources.mark_store.approval import (
     Approval,
     ApprovalStatus,
+    PolicyTerms,
     approval_status,
     foreign_approval_status,
     read_approval,
@@ -60,11 +61,12 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalRequest:
-    """A person's request to approve a mark. `when` is by the store's clock; `how` is the interface (terminal or UI);
-    `released` maps the brakes to release to the reasons.
+    """A request to approve a mark, by a person or a policy. `when` is by the store's clock; `how` is the interface
+    (terminal or UI) or the policy; `released` maps the brakes to release to the reasons.
 
     `until` is None if the approval is to last until the mark is too old. `digest` identifies the set that was reviewed;
-    None if none was given. `for_reference` also lets the reference collector sweep the mark."""
+    None if none was given. `for_reference` also lets the reference collector sweep the mark. `policy` has the terms of
+    a policy that approves the mark; None if a person does."""
 
     who: str
     how: str
@@ -73,6 +75,7 @@ class ApprovalRequest:
     until: datetime | None = None
     digest: str | None = None
     for_reference: bool = False
+    policy: PolicyTerms | None = None
 
 
 def propose(target: Target, name: str, *, now: datetime) -> Proposal:

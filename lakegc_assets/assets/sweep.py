@@ -22,7 +22,9 @@ class SweepConfig(dg.Config):
 
     rate: float = Field(default=0, ge=0, description="maximum number of keys per second; 0: no limit")
     quarantine: bool = Field(
-        default=False, description="quarantine objects instead of deleting them; lakegc undo restores them"
+        default=False,
+        description="quarantine objects instead of deleting them, as with LAKEGC_SWEEP_QUARANTINE; lakegc undo "
+        "restores them",
     )
     backup_to: str = Field(
         default="", description="require a backup of the mark in this location; empty: LAKEGC_BACKUP_TO, if set"
@@ -48,8 +50,8 @@ def sweep_report(context: dg.AssetExecutionContext, config: SweepConfig, marks: 
     are kept, too. The task that deletes an object records its outcome, so a killed sweep resumes when it is run again.
     If LAKEGC_BACKUP_TO is set, only objects in a complete backup of this very set are deleted.
 
-    Deleted objects can't be recovered. With `quarantine: true`, objects are quarantined instead, and `lakegc undo`
-    restores them.
+    Deleted objects can't be recovered. With `quarantine: true` or LAKEGC_SWEEP_QUARANTINE, objects are quarantined
+    instead, and `lakegc undo` restores them.
     """
     with reporting_failures(context):
         run = open_sweep(marks, context.partition_key, config.options(), context.log.info)

@@ -133,7 +133,7 @@ def revoke(repository: str, mark_id: str, *, by: str | None) -> None:
     name = single_line(by, "the name after --by") if by is not None else current_user()
     approval.revoke(proposal, who=name, now=proposal.store.now())
     with printing():
-        print_sentence(f"{proposal.name} is no longer approved.")
+        print_sentence(f"{proposal.name} is no longer approved, and no policy approves it.")
         print_command("To approve it again", command("approve", repository, mark_name(proposal)))
 
 

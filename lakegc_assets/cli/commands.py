@@ -250,7 +250,7 @@ def revoke(
         str | None, typer.Option(metavar="NAME", help="who revokes the approval; the current user by default")
     ] = None,
 ) -> None:
-    """Revoke an approval before its sweep has started."""
+    """Revoke a given or announced approval before its sweep starts."""
     from lakegc_assets.cli import approve as approvals
 
     approvals.revoke(repository, mark_id, by=by)

@@ -14,6 +14,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from lakegc_assets.approval import proposals
+from lakegc_assets.approval.auto_approval import pending_announcement
 from lakegc_assets.cli import brakes_table
 from lakegc_assets.cli.console import (
     cell,
@@ -39,7 +40,7 @@ from spark_resources.mark_store.approval import ApprovalStatus, withdraw_stale_s
 from spark_resources.mark_store.foreign_layouts import LAYOUTS_WITH_SUMMARY, ReferenceMark, reference_marks
 from spark_resources.mark_store.lease import current_holder
 from spark_resources.mark_store.mark import Mark, asset_folder, each_mark, marks
-from spark_resources.mark_store.record import MarkRecord, finished_at
+from spark_resources.mark_store.record import MarkRecord, newest_finished
 from spark_resources.model import EXPIRED_OBJECTS, MarkState, Partition
 from spark_resources.settings import Settings
 from spark_resources.spark.datasets import file_batches
@@ -183,6 +184,8 @@ class Row:
     by: str
     outcome: str = ""
     """The result of the sweep: deleted, in quarantine, undone, purged; "" for a mark that wasn't swept."""
+    announced: str = ""
+    """The announced approval by a policy, as a sentence; "" if there is none. Only the newest mark has one."""
 
 
 NEXT_COMMANDS = {
@@ -214,7 +217,12 @@ def show_status(repository: str | None, *, as_json: bool) -> None:
         print_text(json.dumps({"marks": documents, "unreadable": dict(unreadable)}, indent=1))
         return
     for name, repository_rows in groupby(rows, lambda row: row.repository):
-        print_table(f"Marks of {name}", as_table(list(repository_rows)))
+        listed = list(repository_rows)
+        print_table(f"Marks of {name}", as_table(listed))
+        for row in listed:
+            if row.announced:
+                print_sentence(row.announced)
+                print_command("To withdraw it", command("revoke", row.repository, row.mark_id))
     print_command(*next_command(rows, repository))
     for name, message in unreadable:
         print_sentence(f"{name}: {message}")
@@ -256,6 +264,7 @@ def mark_rows(target: Target, repository: str) -> Iterator[Row]:
     for the reference collector that no valid approval permits."""
     holder, now = current_holder(target.place.store()), target.place.store().now()
     own_records = dict(each_mark(target.place))
+    newest = newest_finished(own_records.values())
     for mark_id, record in own_records.items():
         if not isinstance(record, MarkRecord):
             state = "not signed with a known key" if isinstance(record, Untrusted) else "unknown format"
@@ -271,12 +280,28 @@ def mark_rows(target: Target, repository: str) -> Iterator[Row]:
         yield Row(
             repository, record.mark_id, state, started, counts.get("expired"), counts.get("expired_bytes"), record.by,
             outcome_of(target.place, record),
+            (announcement_in_words(target.place, record) or "") if record is newest else "",
         )  # fmt: skip
     for foreign in reference_marks(target.place, own_ids=frozenset(own_records)):
         approval_status = proposals.status_of_foreign_approval(target.place, foreign, now=now)
         yield foreign_mark_row(
             foreign, repository, "" if approval_status is ApprovalStatus.NONE else f", {approval_status}"
         )
+
+
+def announcement_in_words(place: Place, record: MarkRecord) -> str | None:
+    """The announced approval of a mark by a policy, as a sentence; None if there is none."""
+    try:
+        announcement = pending_announcement(place, record)
+    except DamagedData as error:
+        return str(error)
+    if announcement is None:
+        return None
+    return (
+        f"Announced {announcement.announced:%Y-%m-%d %H:%M} UTC: mark {record.mark_id} of {record.repository} will be "
+        f"approved by a policy {announcement.due:%Y-%m-%d %H:%M} UTC at the earliest, if it still qualifies and is "
+        f"still the newest mark. The policy: {announcement.policy}."
+    )
 
 
 def outcome_of(place: Place, record: MarkRecord) -> str:
@@ -317,10 +342,10 @@ def resolve_mark_id(place: Place, repository: str, mark_id: str) -> str:
     """A mark's id; 'latest' stands for lakegc's newest finished mark. Raises `NotFound` if there is none."""
     if mark_id != "latest":
         return mark_id
-    finished = [record for record in marks(place) if record.finished is not None]
-    if not finished:
+    newest = newest_finished(marks(place))
+    if newest is None:
         raise NotFound(f"{repository} has no finished mark. To make one: {command('mark', repository)}")
-    return max(finished, key=finished_at).mark_id
+    return newest.mark_id
 
 
 def open_mark(repository: str, mark_id: str) -> Mark:

@@ -14,7 +14,7 @@ from lakegc_assets.cli import diff
 from lakegc_assets.cli.console import age, cell, print_command, print_sentence, print_table, printing, size
 from lakegc_assets.cli.escaping import print_text
 from lakegc_assets.cli.invocation import command
-from lakegc_assets.cli.mark import Server, expired_tables, open_mark, show_late_uploads
+from lakegc_assets.cli.mark import Server, announcement_in_words, expired_tables, open_mark, show_late_uploads
 from lakegc_assets.cli.object_list import as_json, list_rows
 from lakegc_assets.cli.tables import show_totals, totals_document
 from lakegc_assets.formatting import fraction, money, monthly_cost, plural, rules_in_words
@@ -58,6 +58,8 @@ class Review:
     changed: diff.Difference | None
     why_incomparable: str | None
     rules_changed: str | None
+    announced: str | None
+    """The announced approval of the mark by a policy, as a sentence; None if there is none."""
 
     @classmethod
     def of(cls, mark: Mark, *, depth: int, price: float | None) -> Review:
@@ -68,7 +70,8 @@ class Review:
         commits = commits_of(mark, [row for rows in samples.values() for row in rows])
         all_brakes = brakes.configured_brakes(mark.record, now=mark.place.store().now())
         changes = (*since_previous(mark), changed_rules(mark))
-        return cls(mark.record, totals, samples, commits, all_brakes, price, *changes)
+        announced = announcement_in_words(mark.place, mark.record)
+        return cls(mark.record, totals, samples, commits, all_brakes, price, *changes, announced)
 
     @property
     def facts(self) -> Mapping[str, Any]:
@@ -133,6 +136,9 @@ def show_review(review: Review) -> None:
     for sentence in overview(review):
         print_sentence(sentence)
     show_sweep(record)
+    if review.announced is not None:
+        print_sentence(review.announced)
+        print_command("To withdraw it", command("revoke", record.repository, record.mark_id))
     if review.totals.whole.objects:
         show_totals(review.totals, "reason")
         for sentence in notes_on_reasons(review):
@@ -301,6 +307,7 @@ def document(review: Review) -> dict[str, Any]:
         "brakes": brakes.document(review.brakes),
         "changed": changes,
         "incomparable": review.why_incomparable,
+        "announced": review.announced,
     }
 
 

@@ -83,6 +83,19 @@ def samples_by_kind(mark: Mark) -> dict[str, list[dict[str, Any]]]:
     return by_kind
 
 
+def youngest_object(mark: Mark) -> datetime | None:
+    """When the youngest object of an expired set was stored, by the store's clock; None if the set is empty, or the
+    mark has no sample objects."""
+    if PART not in mark.record.step("expired_set").datasets:
+        return None
+    dataset = mark.dataset("expired_set", PART)
+    newest = [
+        pc.max(table.filter(pc.equal(table["kind"], "newest"))["modified"]).as_py()
+        for table in (read_file(mark.place, dataset.folder, file, HIGHLIGHTS) for file in dataset.files)
+    ]
+    return max((moment for moment in newest if moment is not None), default=None)
+
+
 def commits_of(mark: Mark, rows: Iterable[Mapping[str, Any]]) -> dict[str, Commit]:
     """Date and message of the commits that these rows name, by id."""
     wanted = pa.array(sorted({row["commit_id"] for row in rows} - {None}), pa.string())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from lakegc_assets.approval.approve import (
@@ -29,14 +29,15 @@ from spark_resources.mark_store.mark import Mark, own_mark_ids, refuse_foreign_n
 from spark_resources.mark_store.quarantine_format import refuse_unknown_quarantine_format
 from spark_resources.mark_store.record import MarkRecord, refuse_earlier_format
 from spark_resources.model import MarkState, Partition
+from spark_resources.settings import Settings
 
 BEGUN_STATES = (MarkState.SWEEPING, MarkState.SWEPT_WITH_FAILURES)
 
 
 @dataclass(frozen=True, slots=True)
 class SweepOptions:
-    """Options of one sweep: maximum keys per second, whether to quarantine instead of deleting, and the location of the
-    required backup ("" for the configured one)."""
+    """Options of one sweep: maximum keys per second, whether to quarantine instead of deleting even if the settings
+    don't, and the location of the required backup ("" for the configured one)."""
 
     rate: float | None = None
     quarantine: bool = False
@@ -61,7 +62,22 @@ def open_sweep(marks: MarksResource, partition_key: str, options: SweepOptions, 
         foreign = approved_foreign(target, partition)
         lease = marks.ensure_lease(partition, target, marks.settings(partition.repository))
         mark = begin_sweep_record(target, foreign.mark, foreign.approval)
+    approval = read_approval(target.place, partition.mark_id) if foreign is None else foreign.approval
+    if foreign is None:
+        refuse_another_approval(mark.record, approval)
+    options = options_in_force(options, marks.settings(partition.repository), approval)
     return sweep_run(marks, partition, target, mark, lease, options, log_message, foreign)
+
+
+def options_in_force(options: SweepOptions, settings: Settings, approval: Approval | None) -> SweepOptions:
+    """The options of a sweep together with the settings, and with what a policy required that approved the mark: a
+    quarantine or backup that it relied on remains required if the settings have changed since then."""
+    terms = approval.policy if approval is not None else None
+    return replace(
+        options,
+        quarantine=options.quarantine or settings.sweep_quarantine or bool(terms and terms["quarantine"]),
+        backup_to=options.backup_to or settings.backup_to or (terms and terms["backup_to"]) or "",
+    )
 
 
 def open_swept(marks: MarksResource, partition_key: str, options: SweepOptions, log_message: LogMessage) -> SweepRun:
@@ -110,8 +126,11 @@ def refuse_sweep_early(target: Target, mark_id: str, *, backup_to: str | None) -
     if Mark.exists(place, mark_id):
         record = Mark.open(place, mark_id).record
         refuse_earlier_format(record, "swept")
+        approval = read_approval(place, mark_id)
         if record.state not in BEGUN_STATES:
-            check_approved(target, record, read_approval(place, mark_id), now=now)
+            check_approved(target, record, approval, now=now)
+        if approval is not None and approval.policy is not None:
+            backup_to = backup_to or approval.policy["backup_to"]
         digest = record.digest or ""
     else:
         foreign = known_foreign(target, Partition(target.repository.id, mark_id))
@@ -133,14 +152,14 @@ def refuse_unapproved(target: Target, record: MarkRecord) -> None:
     place, approval = target.place, read_approval(target.place, record.mark_id)
     if record.state in BEGUN_STATES:
         refuse_another_repository(record, target)
-        refuse_begun_without_approval(record, approval)
+        refuse_another_approval(record, approval)
         verify_recorded_files(target, record)
         return
     verify_approved(target, record, approval, now=place.store().now())
 
 
-def refuse_begun_without_approval(record: MarkRecord, approval: Approval | None) -> None:
-    """Raise `Refused` if the record says that a sweep has started, but no approval of this very set exists."""
+def refuse_another_approval(record: MarkRecord, approval: Approval | None) -> None:
+    """Raise `Refused` unless this is the approval that the record names, of this very set."""
     if approval is None or approval.sha256 != record.approval or approval.digest != record.digest:
         raise Refused(
             f"the record of mark {record.mark_id} of {record.repository} says that it is {record.state}, but the "

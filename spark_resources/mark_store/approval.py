@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 from typing_extensions import TypedDict
 
@@ -24,7 +24,7 @@ from spark_resources.errors import DamagedData, NotFound, Refused, Unavailable, 
 from spark_resources.mark_store.mark import each_mark, mark_folder, reference_folder
 from spark_resources.mark_store.record import MarkRecord
 from spark_resources.model import MarkState
-from spark_resources.records.json_records import Version
+from spark_resources.records.json_records import Version, record_bytes, to_json_value
 from spark_resources.records.model import Record, TimeText, UtcTime
 from spark_resources.stores.base import AlreadyExists, Changed
 from spark_resources.stores.place import Place
@@ -42,14 +42,26 @@ class ApprovalEnd(TypedDict):
     when: TimeText
 
 
+class PolicyTerms(TypedDict):
+    """The terms of an approval by a policy: the SHA-256 of the policy's text, and what the sweep must do whatever the
+    settings are by then. It must quarantine objects, and require a backup of them in `backup_to` (None: no backup).
+    """
+
+    sha256: str
+    quarantine: bool
+    backup_to: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class Approval(Record):
-    """What was approved, by whom, how (by which command or UI), and until when. Times are by the store's clock.
+    """What was approved, by whom, how (by which command, UI or policy), and until when. Times are by the store's clock.
 
     `layout` is the reference collector's layout for a foreign mark, None for lakegc's own. `released` are the tripped
     brakes that were released, each with a reason. `ended` records how, by whom and when an approval was revoked or
-    used.
+    used. `policy` has the terms of an approval that no person gave.
     """
+
+    optional_fields: ClassVar = frozenset({"policy"})
 
     mark_id: str
     layout: str | None
@@ -61,7 +73,14 @@ class Approval(Record):
     released: Mapping[str, str] = field(default_factory=dict)
     for_reference: bool = False
     ended: ApprovalEnd | None = None
+    policy: PolicyTerms | None = None
     format: Literal[1] = APPROVAL_FORMAT
+
+    def to_json(self) -> bytes:
+        """The approval as JSON. A person's has no field `policy`, as in earlier versions: its bytes are hashed."""
+        fields = to_json_value(self)
+        assert isinstance(fields, dict)
+        return record_bytes({name: value for name, value in fields.items() if (name, value) != ("policy", None)})
 
     @property
     def sha256(self) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from spark_resources.errors import DamagedData
+from spark_resources.mark_store.announcement import ANNOUNCEMENT_NAME
 from spark_resources.mark_store.approval import APPROVAL_NAME
 from spark_resources.mark_store.mark import asset_folder, mark_folder, reference_folder
 from spark_resources.mark_store.quarantine_format import QUARANTINE_NAME
@@ -19,7 +20,7 @@ REFERENCE_PARTS = ("deleted", "deleted.text")  # of expired_set, in the referenc
 SUMMARY = "summary.json"
 
 # Files that lakegc writes into a mark's folder after the mark is finished, next to the assets' folders.
-LATER_FILES = ("mark.json", APPROVAL_NAME, "sweep.json", QUARANTINE_NAME)
+LATER_FILES = ("mark.json", ANNOUNCEMENT_NAME, APPROVAL_NAME, "sweep.json", QUARANTINE_NAME)
 LATER_FOLDERS = ("receipts/", "verifications/", "sweep_report/", "undone/", "restored/", "freed/")
 EARLIER_FOLDERS = ("proofs/",)  # re-verifications of marks of format 1
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
@@ -199,6 +199,12 @@ def finished_at(record: MarkRecord) -> datetime:
     Marks are ordered by this time, not by their start, because a mark from an inventory starts in the past.
     """
     return record.finished or record.start
+
+
+def newest_finished(records: Iterable[object]) -> MarkRecord | None:
+    """The record of the mark that finished last; None if none is finished. Errors among the records are ignored."""
+    own = (record for record in records if isinstance(record, MarkRecord) and record.finished is not None)
+    return max(own, key=finished_at, default=None)
 
 
 CHAIN = (

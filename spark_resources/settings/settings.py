@@ -149,6 +149,7 @@ def _split_list(value: object) -> object:
 
 
 Duration = Annotated[timedelta, BeforeValidator(_duration), Field(ge=timedelta(0))]
+Wait = Annotated[timedelta, BeforeValidator(_duration), Field(ge=timedelta(0), le=timedelta(days=365))]
 Address = Annotated[str, BeforeValidator(_address)]
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 RetrySeconds = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]
@@ -246,6 +247,16 @@ class Settings(BaseSettings):
     # The destination for backups of marks: a bucket, container or folder as a URI, or a folder's path. If it is set,
     # only objects with a backup there are swept.
     backup_to: Name | None = None
+
+    # Approval by a written policy: the largest share of all objects and of all bytes, the minimum age of each expired
+    # object, and how long before its approval a mark is announced.
+    auto_approve: bool = False
+    auto_approve_max_share: Share = 0.01
+    auto_approve_min_age: Duration = timedelta(days=30)
+    auto_approve_wait: Wait = timedelta(hours=24)
+
+    # Whether every sweep quarantines objects instead of deleting them.
+    sweep_quarantine: bool = False
 
     # The store's price for a GB (2^30 bytes) per month, in any currency: a review then shows costs, too.
     price_per_gb_month: Amount | None = None
@@ -530,6 +541,9 @@ _EXPECTED = {
     ),
     **dict.fromkeys(("brake_gib", "brake_jump"), "a number, 0 or more"),
     **dict.fromkeys(("brake_count", "brake_jump_least"), "a whole number, 0 or more"),
+    "auto_approve_max_share": "a fraction from 0 to 1, such as 0.01",
+    "auto_approve_min_age": "a duration such as 30d",
+    "auto_approve_wait": "a duration such as 24h, at most 365d",
     "price_per_gb_month": "a number, 0 or more, such as 0.023",
     "brake_age": "a duration such as 7d or 36h",
     "verification_age": "a duration such as 30m",

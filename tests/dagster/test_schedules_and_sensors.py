@@ -20,6 +20,7 @@ from lakegc_assets.schedules import marks as schedules
 from lakegc_assets.schedules.freshness import check_freshness
 from lakegc_assets.schedules.marks import PREFLIGHT_TAG, Preflight, mark_repositories
 from lakegc_assets.sensors.approvals import approved_sweeps, requires_backup
+from lakegc_assets.sensors.auto_approvals import auto_approvals
 from lakegc_assets.sensors.failed_sweeps import resumed_sweeps
 from lakegc_assets.sensors.notifications import notifications
 from lakegc_assets.sensors.repositories import MAX_NEW_PER_TICK, new_repositories
@@ -375,7 +376,7 @@ def test_schedules_and_sensors_are_off_by_default() -> None:
     """A person turns them on."""
     for schedule in (mark_repositories, check_freshness):
         assert schedule.default_status == dg.DefaultScheduleStatus.STOPPED
-    for sensor in (new_repositories, approved_sweeps, resumed_sweeps, waiting_marks, notifications):
+    for sensor in (new_repositories, auto_approvals, approved_sweeps, resumed_sweeps, waiting_marks, notifications):
         assert sensor.default_status == dg.DefaultSensorStatus.STOPPED
 
 

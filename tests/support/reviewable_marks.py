@@ -64,10 +64,12 @@ def reviewable(
     listed: Iterable[pa.Table] = (),
     on_hold: Sequence[Mapping[str, Any]] = (),
     facts: Mapping[str, Any] = FACTS,
+    elsewhere: Mapping[str, Any] | None = None,
     start: datetime = START,
     **changes: Any,
 ) -> Mark:
-    """A finished mark. `files` are the tables of its expired set, `listed` those of its listing."""
+    """A finished mark. `files` are the tables of its expired set, `listed` those of its listing; `facts` are those of
+    the expired set, and `elsewhere` those about other repositories."""
     changes.setdefault("repository_created", START - timedelta(days=100))
     record = finished_record(mark_id, start=start, **changes)
     mark = Mark.begin(place, replace(record, state=MarkState.MARKING, finished=None, digest=None, counts={}))
@@ -85,6 +87,8 @@ def reviewable(
         began = start + timedelta(minutes=number)
         datasets = {part: recorded(dataset) for part, dataset in written.get(asset, {}).items()}
         asset_facts = {**facts, **sums} if asset == "expired_set" else {}
+        if asset == "committed_addresses" and elsewhere is not None:
+            asset_facts = {"elsewhere": dict(elsewhere)}
         steps[asset] = StepRecord(began, began + timedelta(seconds=30), number, datasets, asset_facts)
     counts = {**record.counts, **{name: facts[name] for name in ("candidates", "candidate_bytes")}, **sums}
     final: dict[str, Any] = {"steps": steps, "counts": counts, "previous": record.previous}

@@ -3,6 +3,7 @@ must not change."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,7 +20,8 @@ from lakegc_assets.sweep import quarantine
 from lakegc_assets.sweep.report import Report
 from spark_resources.deleting.receipts import NUMBERED, Receipts, receipt_rows
 from spark_resources.host.processes import ProcessIdentity
-from spark_resources.mark_store.approval import Approval, ApprovalEnd
+from spark_resources.mark_store.announcement import Announcement, Revocation
+from spark_resources.mark_store.approval import Approval, ApprovalEnd, PolicyTerms
 from spark_resources.mark_store.lease import Holder
 from spark_resources.mark_store.mark import OWNER_KEY, claim_namespace
 from spark_resources.mark_store.record import FULL_MARK, MarkRecord, StepRecord, digest_of
@@ -93,6 +95,9 @@ GIVEN = Approval("m1", None, "d" * 64, "Ada", "lakegc approve", NOON, LATER, {"s
 REVOKED = replace(
     GIVEN, layout="unified", for_reference=False, ended=ApprovalEnd(how="revoked", who="Bob", when=LATER.isoformat())
 )
+BY_POLICY = replace(GIVEN, policy=PolicyTerms(sha256="e" * 64, quarantine=True, backup_to=None))
+POLICY_SHA256 = hashlib.sha256("é".encode()).hexdigest()
+ANNOUNCEMENT = Announcement("m1", "d" * 64, "é", POLICY_SHA256, NOON, LATER)
 HOLDER = Holder('"ann"\n', "m1", "t", LATER, ProcessIdentity("boot", "pid:[1]", 12, 345), 30.5)
 SUBJECT = Subject("lake", NOON.isoformat(), "s3://lake", "m1", None, "d" * 64)
 BACKUP = Backup(
@@ -128,6 +133,9 @@ RECORDS: dict[str, Any] = {
     "mark_begun": BEGUN_MARK,
     "approval": GIVEN,
     "approval_revoked": REVOKED,
+    "approval_by_policy": BY_POLICY,
+    "announcement": ANNOUNCEMENT,
+    "announcement_revoked": replace(ANNOUNCEMENT, revoked=Revocation(who="Bob", when=LATER.isoformat())),
     "lease": HOLDER,
     "lease_without_process": Holder("ann", "m1", "t", NOON),
     "backup": BACKUP,

@@ -408,3 +408,20 @@ def test_missing_settings_of_the_server_are_named_with_their_variables(
     """Endpoint and credentials are required."""
     with pytest.raises(WrongUsage, match=missing):
         LakeFSSettings.of(Settings.load({}, home, **given))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("AUTO_APPROVE", "maybe"),
+        ("AUTO_APPROVE_MAX_SHARE", "1 %"),
+        ("AUTO_APPROVE_MAX_SHARE", "1.01"),
+        ("AUTO_APPROVE_MIN_AGE", "30"),
+        ("AUTO_APPROVE_WAIT", "366d"),
+        ("SWEEP_QUARANTINE", "later"),
+    ],
+)
+def test_invalid_settings_of_a_policy_are_refused(tmp_path: Path, name: str, value: str) -> None:
+    """The message names the variable and the expected form; no default replaces it."""
+    with pytest.raises(WrongUsage, match=f"LAKEGC_{name}.*expected"):
+        Settings.load({f"LAKEGC_{name}": value}, tmp_path)

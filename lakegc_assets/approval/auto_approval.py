@@ -1,0 +1,239 @@
+"""Approve marks by a written policy: announce it, wait, check everything again, and approve as a person would.
+
+The steps in order, each with the state that a crash right after it leaves behind:
+
+    1. auto_approval.json announces the approval      a person can revoke it; the approval is given when it is due
+    2. the steps of `approve`                         see `lakegc_assets.approval.approve`
+    3. the caller reports the approval to Dagster     approved; the next call returns it again, to be reported
+
+Each call looks only at the newest finished mark. The announcement is written conditionally, so that two processes never
+replace each other's, and a revocation is never lost: the sweep requires that the announcement wasn't revoked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from lakegc_assets.approval.approve import approve, refuse_without_announcement, revoke
+from lakegc_assets.approval.preconditions import (
+    check_record,
+    check_unchanged,
+    refuse_store_without_conditional_writes,
+)
+from lakegc_assets.approval.proposals import ApprovalRequest, Proposal, propose
+from lakegc_assets.mark.context import Target
+from lakegc_assets.mark.sample_objects import youngest_object
+from lakegc_assets.mark.totals import EVERYTHING_ELSE, label_in_words, recorded_totals
+from lakegc_assets.rules.auto_approval import MarkFacts, Policy, unmet_conditions
+from lakegc_assets.rules.brakes import BrakeLimits, brakes
+from spark_resources.errors import DamagedData, Refused
+from spark_resources.lakefs import LakeFS
+from spark_resources.mark_store.announcement import (
+    Announcement,
+    StoredAnnouncement,
+    read_announcement,
+    write_announcement,
+)
+from spark_resources.mark_store.approval import (
+    Approval,
+    ApprovalStatus,
+    PolicyTerms,
+    read_approval,
+    read_untrusted_approval,
+)
+from spark_resources.mark_store.mark import Mark, each_mark, refuse_foreign_namespace
+from spark_resources.mark_store.record import MarkRecord, newest_finished, refuse_earlier_format
+from spark_resources.model import MarkState
+from spark_resources.settings import Settings
+from spark_resources.stores.place import Place
+
+POLICY = "policy"
+"""The approver's name in an approval by a policy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What was decided about a repository's newest mark, as a sentence. `approval` is set if the policy has approved
+    the mark of `proposal`, now or earlier, and its sweep hasn't started."""
+
+    sentence: str
+    proposal: Proposal | None = None
+    approval: Approval | None = None
+
+
+def apply_policy(target: Target, lakefs: LakeFS, settings: Settings) -> Decision:
+    """Announce the approval of a repository's newest finished mark if it qualifies, and approve it when that is due.
+
+    The store's clock decides. Raises `Refused` or `DamagedData` if a record can't be trusted or read, and for
+    everything that forbids an approval by a person, too. Nothing is approved in that case.
+    """
+    place, policy = target.place, Policy.of(settings)
+    refuse_foreign_namespace(place, target.repository.id, target.repository.created)
+    record, unreadable = newest_finished_mark(place)
+    if record is None:
+        return Decision("no mark is finished")
+    now = place.store().now()
+    proposal = propose(target, record.mark_id, now=now)
+    refuse_earlier_format(proposal.record, "approved by a policy")
+    refuse_store_without_conditional_writes(proposal, single_deployment=settings.single_deployment)
+    if (given := given_by_policy(proposal)) is not None:
+        return given
+    stored = read_announcement(place, record.mark_id)
+    if stored is not None:
+        check_announced_set(stored.announcement, proposal)
+        if (revocation := stored.announcement.revoked) is not None:
+            return Decision(f"mark {record.mark_id} isn't approved: {revocation['who']} revoked the announcement")
+        is_current = stored.announcement.policy_sha256 == policy.sha256
+        if is_current and not stored.is_due(policy.wait, now=now):
+            return Decision(announced_in_words(stored.announcement))
+    else:
+        is_current = False
+    approved_at = now if is_current else now + policy.wait  # a mark ages while its approval is announced
+    facts = facts_of(proposal, unreadable, settings, approved_at=approved_at)
+    if unmet := unmet_conditions(facts, policy, now=now):
+        return Decision(f"mark {record.mark_id} doesn't qualify: {'; '.join(unmet)}")
+    check_unchanged(proposal, lakefs)
+    if stored is None or not is_current:
+        return announce(proposal, policy, replacing=stored)
+    return approve_announced(proposal, stored.announcement, policy, lakefs, settings)
+
+
+def newest_finished_mark(place: Place) -> tuple[MarkRecord | None, tuple[str, ...]]:
+    """lakegc's newest finished mark (None if there is none), and the ids of marks that aren't signed with a known key,
+    or of an unknown format. Raises `DamagedData` if a record can't be read."""
+    records = dict(each_mark(place))
+    unreadable = tuple(mark_id for mark_id, record in records.items() if not isinstance(record, MarkRecord))
+    return newest_finished(records.values()), unreadable
+
+
+def given_by_policy(proposal: Proposal) -> Decision | None:
+    """The decision about a mark that a policy has approved and that can still be swept; None otherwise."""
+    if proposal.record.state is not MarkState.APPROVED:
+        return None
+    approval = read_approval(proposal.target.place, proposal.record.mark_id)
+    if approval is None or approval.policy is None:
+        return None
+    if proposal.status(approval, now=proposal.store.now()) is not ApprovalStatus.APPROVED:
+        return None
+    refuse_without_announcement(proposal.target.place, proposal.record, approval)
+    return Decision(f"mark {proposal.record.mark_id} is approved until {approval.until:%Y-%m-%d %H:%M} UTC", proposal,
+                    approval)  # fmt: skip
+
+
+def check_announced_set(announcement: Announcement, proposal: Proposal) -> None:
+    """Raise `DamagedData` if an announcement is for another set than the mark's. A revoked one may have any digest."""
+    if announcement.revoked is None and announcement.digest != proposal.digest:
+        raise DamagedData(
+            f"the announced approval of {proposal.name} is for the digest {announcement.digest}, but the mark's is "
+            f"{proposal.digest}: one of them was altered. No policy approves this mark. Find out who did this, and "
+            "withdraw the announcement with 'lakegc revoke'.",
+            invariant=7,
+        )
+
+
+# --- facts ----------------------------------------------------------------------------------------------------------
+
+
+def facts_of(
+    proposal: Proposal, unreadable: tuple[str, ...], settings: Settings, *, approved_at: datetime
+) -> MarkFacts:
+    """The facts about a mark that the policy's conditions compare, read from small files. Brakes are measured at
+    `approved_at`, by the store's clock.
+
+    Raises `DamagedData` if the record of this or the previous mark was altered, or one of their files.
+    """
+    record, place = proposal.record, proposal.target.place
+    previous = record.previous or {}
+    previous_id = previous.get("mark_id")
+    trusted = record.step("committed_addresses").facts.get("elsewhere", {}).get("trusted")
+    return MarkFacts(
+        own=proposal.mark is not None,
+        state=record.state,
+        has_approval=read_untrusted_approval(place, record.mark_id) is not None,
+        from_inventory=record.inventory is not None,
+        previous=previous_id,
+        unreadable=tuple(sorted({*unreadable, *previous.get("unreadable", ())})),
+        brakes=brakes(record, BrakeLimits.of(settings), now=approved_at),
+        trusted=None if trusted is None else tuple(trusted),
+        trusted_now=settings.trusted_repositories,
+        candidates=record.counts["candidates"],
+        candidate_bytes=record.counts["candidate_bytes"],
+        expired=record.counts["expired"],
+        expired_bytes=record.counts["expired_bytes"],
+        youngest=None if proposal.mark is None else youngest_object(proposal.mark),
+        reasons=None if proposal.mark is None else reasons_of(proposal.mark),
+        previous_reasons=None if previous_id is None else reasons_of(Mark.open(place, previous_id)),
+    )
+
+
+def reasons_of(mark: Mark) -> frozenset[str] | None:
+    """All expiry reasons of a mark, each with its branch and days; None if it has more than its totals record.
+
+    Raises `Refused` if its record was altered.
+    """
+    check_record(mark.record)
+    labels = recorded_totals(mark).by["reason"]
+    return None if EVERYTHING_ELSE in labels else frozenset(label_in_words("reason", label) for label in labels)
+
+
+# --- announcing and approving ---------------------------------------------------------------------------------------
+
+
+def announce(proposal: Proposal, policy: Policy, *, replacing: StoredAnnouncement | None) -> Decision:
+    """Announce the approval, replacing the announcement by an earlier policy. A revoked one is never replaced."""
+    now = proposal.store.now()
+    announcement = Announcement(
+        mark_id=proposal.record.mark_id,
+        digest=proposal.digest,
+        policy=policy.text,
+        policy_sha256=policy.sha256,
+        announced=now,
+        due=now + policy.wait,
+    )
+    version = None if replacing is None else replacing.version
+    write_announcement(proposal.target.place, announcement, replacing=version)
+    return Decision(announced_in_words(announcement))
+
+
+def announced_in_words(announcement: Announcement) -> str:
+    return (
+        f"mark {announcement.mark_id} was announced {announcement.announced:%Y-%m-%d %H:%M} UTC; the policy approves "
+        f"it {announcement.due:%Y-%m-%d %H:%M} UTC at the earliest"
+    )
+
+
+def approve_announced(
+    proposal: Proposal, announcement: Announcement, policy: Policy, lakefs: LakeFS, settings: Settings
+) -> Decision:
+    """Approve a mark whose announcement is due. If it is revoked at the same time, the revocation wins."""
+    now = proposal.store.now()
+    request = ApprovalRequest(
+        who=POLICY,
+        how=f"{POLICY}: {policy.text}",
+        when=now,
+        digest=announcement.digest,
+        policy=PolicyTerms(sha256=policy.sha256, quarantine=policy.quarantine, backup_to=policy.backup_to),
+    )
+    limits, single_deployment = BrakeLimits.of(settings), settings.single_deployment
+    approval = approve(proposal, request, lakefs, limits, now=now, single_deployment=single_deployment)
+    try:
+        refuse_without_announcement(proposal.target.place, proposal.record, approval)
+    except Refused:
+        revoke(proposal, who=POLICY, how="the announcement was revoked", now=proposal.store.now())
+        raise
+    return Decision(f"mark {proposal.record.mark_id} was approved", proposal, approval)
+
+
+# --- for lists of marks and reviews -----------------------------------------------------------------------------------
+
+
+def pending_announcement(place: Place, record: MarkRecord) -> Announcement | None:
+    """The announcement of a mark that isn't approved, unless it was revoked; None if there is none.
+
+    Raises `DamagedData` if it is unreadable.
+    """
+    if record.state is not MarkState.MARKED:
+        return None
+    stored = read_announcement(place, record.mark_id)
+    return None if stored is None or stored.announcement.revoked is not None else stored.announcement
