@@ -114,4 +114,4 @@ def test_only_the_best_attribution_of_an_address_is_kept() -> None:
 def test_the_number_of_tasks_depends_on_the_number_of_rows() -> None:
     """Few rows are processed in one task, more rows in one task per core, and many rows in as many tasks as memory
     requires."""
-    assert [task_count(rows, 4) for rows in (0, 99_999, 100_000, 240_000, 10_000_000)] == [1, 1, 2, 4, 41]
+    assert [task_count(rows, 4) for rows in (0, 99_999, 100_000, 240_000, 10_000_000)] == [1, 1, 2, 4, 101]
