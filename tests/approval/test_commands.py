@@ -144,7 +144,7 @@ def test_a_script_has_to_pass_yes_and_the_digest_of_the_reviewed_set(lakegc: Lak
     ("options", "words"),
     [
         (("--release", "share"), "1 time and --because 0 times"),
-        (("--because", "so"), "0 times and --because 1 time:"),
+        (("--because", "so"), "0 times and --because 1 time"),
         (("--release", "shares", "--because", "so"), "no brake 'shares'"),
         (("--release", "share", "--because", " "), "reason for releasing share"),
         (("--release", "share", "--because", "a", "--release", "share", "--because", "b"), "twice"),

@@ -144,7 +144,7 @@ def test_a_summary_that_disagrees_with_the_files_is_shown_beside_their_count(
 
     shown_to_people = lakegc(sandbox.settings, "review", lake, "m1").out
     assert "1 object expired" in shown_to_people
-    assert "Its summary counts 22" in shown_to_people
+    assert "Its summary reports 22" in shown_to_people
 
 
 @pytest.mark.parametrize(
