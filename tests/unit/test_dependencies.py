@@ -47,7 +47,7 @@ def test_ci_tests_the_lowest_versions_and_checks_the_licenses_of_locked_packages
     """CI accepts listed licenses only, so a dependency with a new license fails it."""
     steps = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 
-    assert "--resolution lowest-direct '.[azure,gcs]'\n" in steps
+    assert "--resolution lowest-direct '.[azure,gcs,postgres]'\n" in steps
     assert "uv run pip-licenses" in steps
     allowed = PROJECT["tool"]["pip-licenses"]["allow-only"].split(";")
     assert "Apache-2.0" in allowed
@@ -55,12 +55,20 @@ def test_ci_tests_the_lowest_versions_and_checks_the_licenses_of_locked_packages
 
 
 def test_uvs_default_environment_includes_every_extra() -> None:
-    """`uv run` installs the default groups; `--no-dev` leaves out only the group dev."""
-    extras = PROJECT["project"]["optional-dependencies"]
+    """`uv run` installs the default groups; `--no-dev` leaves out only the group dev. Only a team needs Postgres."""
+    groups = PROJECT["dependency-groups"]
 
-    assert set(extras) == {"azure", "gcs"}
-    assert PROJECT["dependency-groups"]["stores"] == [f"lakegc[{','.join(sorted(extras))}]"]
+    assert set(PROJECT["project"]["optional-dependencies"]) == {"azure", "gcs", "postgres"}
+    assert groups["stores"] == ["lakegc[azure,gcs]"]
+    assert "lakegc[postgres]" in groups["dev"]
     assert PROJECT["tool"]["uv"]["default-groups"] == ["dev", "stores"]
+
+
+def test_the_only_package_whose_license_is_not_checked_is_psycopg2() -> None:
+    """It is under the LGPL with exceptions, and installed only with the extra for Postgres."""
+    assert PROJECT["tool"]["pip-licenses"]["ignore-packages"] == ["psycopg2-binary"]
+    assert PROJECT["project"]["optional-dependencies"]["postgres"] == ["dagster-postgres>=0.29,<1"]
+    assert "psycopg2" not in str(PROJECT["project"]["dependencies"])
 
 
 OPENED = """
