@@ -24,7 +24,7 @@ from lakegc_assets.cli.mark import Server, resolve_mark_id
 from lakegc_assets.formatting import plural
 from lakegc_assets.mark.context import user_and_machine, with_probed_capabilities
 from lakegc_assets.rules.brakes import BrakeLimits
-from spark_resources.errors import WrongUsage
+from spark_resources.errors import LakegcError, WrongUsage
 from spark_resources.mark_store.approval import Approval
 from spark_resources.model import Partition
 from spark_resources.settings import parse_duration
@@ -119,11 +119,21 @@ def mark_name(proposal: Proposal) -> str:
 
 
 def report_to_dagster(proposal: Proposal, granted: Approval) -> None:
-    """Report the approval to Dagster, for its asset graph and for the sensor that reacts to approvals."""
+    """Report the approval to Dagster, for its asset graph and for the sensor that reacts to approvals.
+
+    Raises `LakegcError` if Dagster can't record it.
+    """
     from lakegc_assets.assets.approval_events import report_approval
     from lakegc_assets.cli.dagster_runs import dagster_home, open_instance
 
-    with open_instance(dagster_home(os.environ)) as instance:
+    try:
+        opened = open_instance(dagster_home(os.environ))
+    except LakegcError as error:
+        raise LakegcError(
+            f"the approval was recorded, but not reported to Dagster, so no sensor will start the sweep. {error} Start "
+            "the sweep with 'lakegc sweep'."
+        ) from error
+    with opened as instance:
         report_approval(instance, str(Partition.of(proposal.target.repository.id, granted.mark_id)), proposal, granted)
 
 

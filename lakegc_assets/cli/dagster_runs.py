@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import socket
 import sys
 import uuid
@@ -20,6 +21,7 @@ from dagster._core.remote_origin import (
     RemoteRepositoryOrigin,
 )
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
+from yaml import YAMLError
 
 from lakegc_assets.definitions import backup_job, defs, mark_job, sweep_job
 from lakegc_assets.partitions import COMMAND_LINE_TAG, PARTITIONS, REPOSITORY_TAG
@@ -90,9 +92,38 @@ def prepare_home(home: Path) -> None:
 
 
 def open_instance(home: Path) -> dg.DagsterInstance:
-    """Prepare a home, and return its Dagster instance."""
+    """Prepare a home, and return its Dagster instance.
+
+    Raises `WrongUsage` if its `dagster.yaml` is invalid, or needs a variable or a package that is missing,
+    `Unavailable` if its database can't be used.
+    """
     prepare_home(home)
-    return dg.DagsterInstance.get()
+    try:
+        return dg.DagsterInstance.get()
+    except Exception as error:
+        raise instance_error(home / "dagster.yaml", error) from error
+
+
+def instance_error(settings: Path, error: Exception) -> LakegcError:
+    """The error for an instance that can't be opened with these settings, with Dagster's reason in one sentence."""
+    text = str(error)
+    if "Couldn't import module dagster_postgres" in text:
+        return WrongUsage(f"{settings} needs a package that isn't installed: pip install 'lakegc[postgres]'")
+    if isinstance(error, ModuleNotFoundError) and error.name == "psycopg":
+        return WrongUsage(f"{settings} has to name its driver: add 'scheme: postgresql+psycopg2' to postgres_db.")
+    if unset := sorted(set(re.findall(r'environment variable "(\w+)" which is not set', text))):
+        names = ", ".join(unset)
+        return WrongUsage(f"{settings} needs variables that aren't set: {names}. Set them, or correct the file.")
+    if isinstance(error, dg.DagsterInvalidConfigError):
+        problems = re.findall(r"^ *Error \d+: (.*?)(?: Expected: .*)?$", text, re.MULTILINE) or text.splitlines()[:1]
+        return WrongUsage(f"{settings} is invalid: {' '.join(problems)} Correct it.")
+    if isinstance(error, YAMLError):
+        return WrongUsage(f"{settings} isn't valid YAML: {' '.join(text.split())}. Correct it.")
+    reason = str(error.__cause__ or error).partition("\n")[0]
+    return Unavailable(
+        f"Dagster's history can't be opened: {reason}. Check its database, which {settings} configures. To keep the "
+        "history elsewhere meanwhile, set DAGSTER_HOME to another folder."
+    )
 
 
 def serve_ui(home: Path, *, host: str, port: int) -> NoReturn:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -212,6 +213,19 @@ def test_handing_a_mark_to_the_reference_collector_prints_a_warning(lakegc: Lake
     assert lake.summary.exists()
     assert lakegc(lake.sandbox.settings, "revoke", lake.name, "m1").code == 0
     assert not lake.summary.exists()
+
+
+def test_an_approval_that_dagster_cannot_record_is_valid_and_the_error_says_so(lake: Lake, tmp_path: Path) -> None:
+    """Dagster's settings are invalid; the approver must not believe that nothing was approved."""
+    lake.add_mark()
+    (tmp_path / "dagster.yaml").write_text("storage: [")
+    outcome = approve_by_script(Lakegc(tmp_path, on_disk=True), lake)
+
+    assert outcome.code == 1
+    for words in ("the approval was recorded", str(tmp_path / "dagster.yaml"), "lakegc sweep"):
+        assert words in outcome.err
+    assert "bug in lakegc" not in outcome.err
+    assert lake.approval() is not None
 
 
 def test_status_shows_an_expired_approval_and_removes_its_summary(

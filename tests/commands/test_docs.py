@@ -29,7 +29,8 @@ LONGEST_LINE, LONGEST_README, LONGEST_PARAGRAPH = 120, 250, 6
 NOT_OURS = {
     "--py-files", "--include", "--files-from-raw", "--no-traverse", "--ignore-existing",  # Spark's, rclone's
     "--select", "--partition", "--tags",  # Dagster's
-    "--check", "--no-dev",  # ruff's, uv's
+    "--check", "--no-dev", "--extra",  # ruff's, uv's
+    "--now", "--read-only",  # systemctl's, dagster-webserver's
     "--objects", "--commits", "--runs", "--size", "--factor", "--pairs",  # of benchmarks
     "--latency", "--limits", "--in-flight", "--files", "--repositories", "--marks",
     "--operations", "--faults", "--mark", "--scenario", "--without", "--processes", "--progress",  # of the model
