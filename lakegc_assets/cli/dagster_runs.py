@@ -127,8 +127,11 @@ def instance_error(settings: Path, error: Exception) -> LakegcError:
 
 
 def serve_ui(home: Path, *, host: str, port: int) -> NoReturn:
-    """Replace this process with Dagster's web server and daemon for this project and home."""
-    prepare_home(home)
+    """Replace this process with Dagster's web server and daemon for this project and home.
+
+    Raises the errors of `open_instance` first, because Dagster reports them only in pages of output.
+    """
+    open_instance(home).dispose()
     command = [sys.executable, "-W", "ignore", "-m", "dagster", "dev", "--module-name", LOCATION]
     os.execv(command[0], [*command, "--host", host, "--port", str(port), "--log-level", "warning"])
 

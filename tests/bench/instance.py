@@ -6,7 +6,7 @@
 Makes one mark in a sandbox, and stores its materializations, with an approval, for each repository and mark of an
 instance in SQLite or Postgres. Runs are stored without their steps and checks. Then sends the queries of the asset
 page to Dagster's web server, and evaluates each tick as the daemon does: first with everything new, and then with
-nothing new.
+nothing new. The sensor `notifications` has no webhook here, and therefore nothing to do.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ NOT_OURS = {
     "--check", "--no-dev", "--extra",  # ruff's, uv's
     "--now", "--read-only",  # systemctl's, dagster-webserver's
     "--objects", "--commits", "--runs", "--size", "--factor", "--pairs",  # of benchmarks
-    "--latency", "--limits", "--in-flight", "--files", "--repositories", "--marks",
+    "--latency", "--limits", "--in-flight", "--files", "--repositories", "--marks", "--postgres",
     "--operations", "--faults", "--mark", "--scenario", "--without", "--processes", "--progress",  # of the model
     "--seed", "--minutes",
 }  # fmt: skip

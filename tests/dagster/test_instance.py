@@ -13,7 +13,7 @@ import dagster as dg
 import pytest
 import yaml
 
-from lakegc_assets.cli.dagster_runs import DAGSTER_SETTINGS, open_instance
+from lakegc_assets.cli.dagster_runs import DAGSTER_SETTINGS, open_instance, serve_ui
 from lakegc_assets.definitions import defs
 from lakegc_assets.partitions import PARTITIONS, REPOSITORY_TAG
 from lakegc_assets.sensors.approvals import approved_sweeps
@@ -110,6 +110,14 @@ def test_invalid_settings_of_dagster_are_errors_that_name_the_file_and_the_probl
     assert words in str(caught.value)
     assert "Stack Trace" not in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_the_ui_does_not_start_with_invalid_settings_of_dagster(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dagster itself would print pages about them."""
+    monkeypatch.setattr(os, "execv", lambda *_: pytest.fail("the web server was started"))
+    (home / "dagster.yaml").write_text("storage: [")
+    with pytest.raises(WrongUsage, match="isn't valid YAML"):
+        serve_ui(home, host="127.0.0.1", port=1)
 
 
 def test_the_error_about_the_missing_package_names_the_extra(home: Path) -> None:
