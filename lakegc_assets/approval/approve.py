@@ -165,6 +165,7 @@ def new_approval(proposal: Proposal, request: ApprovalRequest, limits: BrakeLimi
         released=released,
         for_reference=request.for_reference,
         policy=request.policy,
+        configured_holds=() if foreign is None else tuple(sorted(hold.id for hold in proposal.target.configured_holds)),
     )
 
 

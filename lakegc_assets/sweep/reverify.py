@@ -8,6 +8,7 @@ are written into a separate folder, like those of a mark.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -85,7 +86,7 @@ def begin_reverification(run: SweepRun, number: int, started_at: datetime) -> Ma
     """Begin a re-verification: a run like that of a mark, with today's rules and holds and the approved mark's
     listing."""
     approved, holds = run.mark.record, read_holds(run.place, run.target.configured_holds)
-    refuse_missing_holds(approved, holds)
+    refuse_missing_holds(approved, holds, () if run.foreign is None else run.foreign.approval.configured_holds)
     run.mark.record_newer_holds(holds.number, holds.ids_in_file)
     record = replace(
         approved,
@@ -111,14 +112,18 @@ def begin_reverification(run: SweepRun, number: int, started_at: datetime) -> Ma
     )  # fmt: skip
 
 
-def refuse_missing_holds(approved: MarkRecord, holds: Holds) -> None:
-    """Raise `Refused` if the settings lack a hold that they had when the mark was made, for example because this
-    process doesn't read the same fleet file: it might cover what was tagged or renamed since."""
-    if missing := sorted(set(approved.holds.get("configured", ())) - set(holds.ids)):
+def refuse_missing_holds(approved: MarkRecord, holds: Holds, at_approval: Collection[str] = ()) -> None:
+    """Raise `Refused` if the settings lack a hold that they had when the mark was made, or when a foreign mark was
+    approved, for example because this process doesn't read the same fleet file.
+
+    It might cover what was tagged or renamed since. No hold was applied to a foreign mark before.
+    """
+    made = "approved" if at_approval else "made"
+    if missing := sorted({*approved.holds.get("configured", ()), *at_approval} - set(holds.ids)):
         raise Refused(
-            f"mark {approved.mark_id} of {approved.repository} was made with holds from the settings that are missing "
-            f"now: {', '.join(missing)}. Set LAKEGC_CONFIG to the fleet file that has them. If they were removed on "
-            "purpose, make a new mark.",
+            f"mark {approved.mark_id} of {approved.repository} was {made} with holds from the settings that are "
+            f"missing now: {', '.join(missing)}. Set LAKEGC_CONFIG to the fleet file that has them. If they were "
+            "removed on purpose, make a new mark.",
             invariant=3,
         )
 

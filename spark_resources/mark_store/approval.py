@@ -25,7 +25,7 @@ from spark_resources.mark_store.mark import each_mark, mark_folder, reference_fo
 from spark_resources.mark_store.record import MarkRecord
 from spark_resources.model import MarkState
 from spark_resources.records.json_records import Version, record_bytes, to_json_value
-from spark_resources.records.model import Record, TimeText, UtcTime
+from spark_resources.records.model import AsInJson, Record, TimeText, UtcTime
 from spark_resources.stores.base import AlreadyExists, Changed
 from spark_resources.stores.place import Place
 from spark_resources.stores.retry import delete_own_files
@@ -58,10 +58,11 @@ class Approval(Record):
 
     `layout` is the reference collector's layout for a foreign mark, None for lakegc's own. `released` are the tripped
     brakes that were released, each with a reason. `ended` records how, by whom and when an approval was revoked or
-    used. `policy` has the terms of an approval that no person gave.
+    used. `policy` has the terms of an approval that no person gave. `configured_holds` are the ids of the holds in the
+    settings when a foreign mark was approved; lakegc's own marks record theirs.
     """
 
-    optional_fields: ClassVar = frozenset({"policy"})
+    optional_fields: ClassVar = frozenset({"policy", "configured_holds"})
 
     mark_id: str
     layout: str | None
@@ -74,13 +75,17 @@ class Approval(Record):
     for_reference: bool = False
     ended: ApprovalEnd | None = None
     policy: PolicyTerms | None = None
+    configured_holds: AsInJson[tuple[str, ...]] = ()
     format: Literal[1] = APPROVAL_FORMAT
 
     def to_json(self) -> bytes:
-        """The approval as JSON. A person's has no field `policy`, as in earlier versions: its bytes are hashed."""
+        """The approval as JSON. Optional fields that aren't set are left out, as in earlier versions: its bytes are
+        hashed."""
         fields = to_json_value(self)
         assert isinstance(fields, dict)
-        return record_bytes({name: value for name, value in fields.items() if (name, value) != ("policy", None)})
+        return record_bytes(
+            {name: value for name, value in fields.items() if value or name not in self.optional_fields}
+        )
 
     @property
     def sha256(self) -> str:

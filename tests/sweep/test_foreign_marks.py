@@ -19,6 +19,7 @@ from lakegc_assets.sweep import foreign_marks, sweep
 from lakegc_assets.sweep.context import ForeignMark
 from spark_resources.errors import Unavailable
 from spark_resources.mark_store.foreign_expired_set import REFERENCE_OBJECTS
+from spark_resources.mark_store.hold_file import parse_configured_holds
 from spark_resources.mark_store.mark import Mark
 from spark_resources.mark_store.record import StepRecord
 from spark_resources.model import ADDRESSES, MarkState
@@ -64,6 +65,23 @@ def test_a_sweep_whose_listing_failed_lists_again_when_resumed(lake: Lake, monke
     again = open_sweep_record(lake.target, "t1")
     assert again is not None
     assert (again.record.state, again.record.finished) == (MarkState.APPROVED, listed)
+
+
+def test_a_sweep_that_lacks_a_hold_of_the_settings_that_the_approver_had_is_refused(
+    lake: Lake, lakegc: Lakegc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the sweep applies holds to a foreign mark, and another process may not have the fleet file."""
+    hold = {"id": "kept", "prefix": "data/s/a", "owner": "ada", "reason": "because"}
+    known = replace(lake.target, configured_holds=parse_configured_holds([hold], "lakegc.toml"))
+    with monkeypatch.context() as with_hold:
+        with_hold.setattr(lake, "target", known)
+        approved(lake)
+
+    lakegc(lake.sandbox.settings, "sweep", lake.name, "t1").stopped(3, "kept", "Set LAKEGC_CONFIG")
+    assert stored(lake) == set(STORED)
+    with_holds = {**lake.sandbox.settings, "holds": json.dumps([hold])}
+    lakegc(with_holds, "sweep", lake.name, "t1")
+    assert stored(lake) == set(STORED) - {"data/s/b"}
 
 
 def test_keys_planted_in_the_files_of_an_unfinished_sweep_are_not_deleted(

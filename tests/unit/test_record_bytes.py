@@ -134,6 +134,9 @@ RECORDS: dict[str, Any] = {
     "approval": GIVEN,
     "approval_revoked": REVOKED,
     "approval_by_policy": BY_POLICY,
+    "approval_with_holds": replace(
+        GIVEN, layout="unified", for_reference=False, configured_holds=("legal", "releases")
+    ),
     "announcement": ANNOUNCEMENT,
     "announcement_revoked": replace(ANNOUNCEMENT, revoked=Revocation(who="Bob", when=LATER.isoformat())),
     "lease": HOLDER,
