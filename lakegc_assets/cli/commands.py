@@ -78,7 +78,7 @@ def apply_settings(assignments: list[str]) -> None:
     """Set these settings as environment variables, which the job's resources read. Raises `WrongUsage` for an
     unknown, renamed or secret setting, or a missing value."""
     from spark_resources.errors import did_you_mean
-    from spark_resources.settings import RENAMED, Settings
+    from spark_resources.settings import ADDITIVE_SETTINGS, RENAMED, Settings
 
     for assignment in assignments:
         name, equals, value = assignment.partition("=")
@@ -95,7 +95,13 @@ def apply_settings(assignments: list[str]) -> None:
                 f"variable LAKEGC_{name.upper()} instead"
                 + (", or write it into ~/.lakectl.yaml" if name == "secret_access_key" else "")
             )
-        os.environ[f"LAKEGC_{name.upper()}"] = value
+        variable = f"LAKEGC_{name.upper()}"
+        if name in ADDITIVE_SETTINGS and os.environ.get(variable, "").strip():
+            raise WrongUsage(
+                f"--set {name}: {variable} or another --set {name} is given, too, and would be ignored. Pass all of "
+                "them in one list."
+            )
+        os.environ[variable] = value
 
 
 # --- commands -------------------------------------------------------------------------------------------------------

@@ -73,7 +73,7 @@ def as_text(value: Any) -> str:
     if isinstance(value, timedelta):
         return duration(value)
     if isinstance(value, dict):
-        return json.dumps(value) if value else "none"
+        return json.dumps(value, default=str) if value else "none"  # TOML has dates
     if isinstance(value, tuple):
         return ", ".join(map(as_text, value)) or "none"
     return str(value)

@@ -13,10 +13,11 @@ Only its structure is checked here; `Settings` checks the values.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
+from fnmatch import fnmatchcase, translate
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from spark_resources.errors import WrongUsage, did_you_mean
 VARIABLE = "LAKEGC_CONFIG"
 NAME = "lakegc.toml"
 SECTIONS = "repositories"
+_POSSIBLE_PATTERN = re.compile(r"(?!-)(?:[a-z0-9*?-]|\[!?[a-z0-9-]+\])+")
+_EMPTY_RANGE = "(?!)"  # in a translated pattern
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,16 +97,37 @@ class FleetFile:
 
 
 def find_fleet_file(environ: Mapping[str, str], directory: Path) -> Path | None:
-    """The path in LAKEGC_CONFIG, or `lakegc.toml` in a directory if it exists. Raises `WrongUsage` if the variable
-    names a file that doesn't exist."""
+    """The path in LAKEGC_CONFIG, or `lakegc.toml` in a directory if it exists.
+
+    Raises `WrongUsage` if the variable names a file that doesn't exist, or if `lakegc.toml` isn't a file, such as a
+    link whose target is missing: without the file, its holds and limits would silently not apply.
+    """
     directory = directory.absolute()
     if named := environ.get(VARIABLE, "").strip():
         path = directory / named
-        if not path.is_file():
+        if not _is_file(path):
             raise WrongUsage(f"{VARIABLE} is {named}, which is not a file. Correct the path, or unset the variable.")
         return path
     path = directory / NAME
-    return path if path.is_file() else None
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError:  # the folder can't be entered, so it isn't known whether there is one
+        pass
+    if not _is_file(path):
+        raise WrongUsage(
+            f"{path} is not a readable file, so lakegc can't tell which settings apply. Correct or remove it, or set "
+            f"{VARIABLE} to another file."
+        )
+    return path
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 def read_fleet_file(path: Path, known: KnownSettings) -> FleetFile:
@@ -117,6 +141,8 @@ def read_fleet_file(path: Path, known: KnownSettings) -> FleetFile:
         ) from None
     except tomllib.TOMLDecodeError as error:
         raise WrongUsage(f"the fleet file {path} is not valid TOML: {error}") from None
+    except (ValueError, RecursionError):  # a number with thousands of digits, or nested lists
+        raise WrongUsage(f"the fleet file {path} has a value that is too long or nested too deeply") from None
     sections = content.pop(SECTIONS, {})
     if not isinstance(sections, dict) or not all(isinstance(section, dict) for section in sections.values()):
         raise WrongUsage(
@@ -125,8 +151,18 @@ def read_fleet_file(path: Path, known: KnownSettings) -> FleetFile:
         )
     _refuse_unusable(content, f"in {path}", known, shared=True)
     for pattern, section in sections.items():
+        _refuse_pattern_without_matches(pattern, path)
         _refuse_unusable(section, f'in [{SECTIONS}."{pattern}"] of {path}', known, shared=False)
     return FleetFile(path, content, sections, known.additive)
+
+
+def _refuse_pattern_without_matches(pattern: str, path: Path) -> None:
+    """Raise `WrongUsage` for a pattern that matches no repository id: its section would silently apply to none."""
+    if not _POSSIBLE_PATTERN.fullmatch(pattern) or _EMPTY_RANGE in translate(pattern):
+        raise WrongUsage(
+            f'[{SECTIONS}."{pattern}"] of {path} matches no repository: expected an id, or a shell pattern of ids such '
+            "as lake-*. Ids have lower-case letters, digits and -. For several patterns, write several sections."
+        )
 
 
 def _refuse_unusable(values: Mapping[str, Any], where: str, known: KnownSettings, *, shared: bool) -> None:

@@ -6,6 +6,7 @@ that has a setting wins. `Settings.load` gets the environment as an argument; no
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -75,7 +76,11 @@ _LAKECTL_FILE = {
     "secret_access_key": ("credentials", "secret_access_key"),
 }
 
-_SPARK_SECRETS = re.compile("secret|password|token|credential|access[._]?key|account[._]?key|sas", re.IGNORECASE)
+_SPARK_SECRETS = re.compile(
+    r"secret|password|passphrase|pwd|token|credential|signature|\bsig=|sas|(access|account|api|private|shared)[._-]?key"
+    r"|encryption[._-]?key(?!size|gen)|://[^/@\s\"]*:[^/@\s\"]*@",
+    re.IGNORECASE,
+)
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(w|d|h|m|s)")
 _SECONDS = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
 
@@ -132,6 +137,13 @@ def _event_patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
     return patterns
 
 
+def _destination(value: str) -> str:
+    """A destination of backups. Secrets in its address are refused, because messages would show them."""
+    if re.match(r"https?://[^?#@]*[?#@]|[^/]*://[^/@]*:[^/@]*@", value.strip(), re.IGNORECASE):
+        raise ValueError("it has a user name, a password or a query")
+    return value
+
+
 def _cron(value: object) -> object:
     """A cron expression with five fields. Raises `ValueError` if it isn't one."""
     if not isinstance(value, str):
@@ -161,6 +173,7 @@ Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1)]
 Cron = Annotated[str, BeforeValidator(_cron)]
+Destination = Annotated[Name, AfterValidator(_destination)]
 Secret = Annotated[SecretStr, Field(min_length=1)]
 Patterns = Annotated[tuple[Name, ...], NoDecode, BeforeValidator(_split_list)]
 SecretTexts = Annotated[tuple[Secret, ...], NoDecode, BeforeValidator(_split_list)]
@@ -246,7 +259,7 @@ class Settings(BaseSettings):
 
     # The destination for backups of marks: a bucket, container or folder as a URI, or a folder's path. If it is set,
     # only objects with a backup there are swept.
-    backup_to: Name | None = None
+    backup_to: Destination | None = None
 
     # Approval by a written policy: the largest share of all objects and of all bytes, the minimum age of each expired
     # object, and how long before its approval a mark is announced.
@@ -381,6 +394,7 @@ class Settings(BaseSettings):
         for values in (fleet.values(None), *map(fleet.section, fleet.sections)):
             given = {name: value for name, (value, _) in values.items()}
             origins = {name: origin for name, (_, origin) in values.items()}
+            _refuse_booleans_as_numbers(cls, given, origins)
             try:
                 cls(**given)
             except ValidationError as error:
@@ -452,14 +466,38 @@ def _variables(cls: type[Settings], environ: Mapping[str, str]) -> _Source:
     source = EnvSettingsSource(cls, case_sensitive=True)
     source.env_vars = {PREFIX + name: text for name, text in texts.items()}  # with the fields' lower-case names
     values: _Source = {}
-    for name in texts:  # calling the source would inspect all other fields, too, which takes three times as long
+    for (
+        name,
+        text,
+    ) in texts.items():  # calling the source would inspect all other fields, too, which takes three times as long
         field, variable = cls.model_fields[name], PREFIX + name.upper()
         try:
-            value, _, is_complex = source.get_field_value(field, name)
-            values[name] = source.prepare_field_value(name, field, value, is_complex), f"variable {variable}"
+            if name in ADDITIVE_SETTINGS:
+                value = _json_list(text)
+            else:
+                given, _, is_complex = source.get_field_value(field, name)
+                value = source.prepare_field_value(name, field, given, is_complex)
+            values[name] = value, f"variable {variable}"
         except (SettingsError, ValueError):
             raise WrongUsage(f"variable {variable} is invalid: expected {_expected_form(cls, name)}") from None
     return values
+
+
+def _json_list(text: str) -> list[Any]:
+    """A list in JSON. Raises `ValueError` for any other value, and for an object with the same name twice."""
+
+    def with_distinct_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(dict(pairs)) != len(pairs):
+            raise ValueError("a name appears twice")
+        return dict(pairs)
+
+    try:
+        value = json.loads(text, object_pairs_hook=with_distinct_names)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(value, list):
+        raise ValueError("not a list")
+    return value
 
 
 def _refuse_unknown_variables(cls: type[Settings], environ: Mapping[str, str]) -> None:
@@ -544,6 +582,7 @@ _EXPECTED = {
     "auto_approve_max_share": "a fraction from 0 to 1, such as 0.01",
     "auto_approve_min_age": "a duration such as 30d",
     "auto_approve_wait": "a duration such as 24h, at most 365d",
+    "backup_to": "a bucket, container or folder as a URI without a user name, password or query, or a folder's path",
     "price_per_gb_month": "a number, 0 or more, such as 0.023",
     "brake_age": "a duration such as 7d or 36h",
     "verification_age": "a duration such as 30m",
@@ -569,6 +608,15 @@ _EXPECTED = {
 }
 
 
+def _refuse_booleans_as_numbers(cls: type[Settings], values: Mapping[str, Any], origins: Mapping[str, str]) -> None:
+    """Raise `WrongUsage` for `true` or `false` where a number is expected: `brake_share = true` would mean 1, which
+    disables the brake."""
+    for name, value in values.items():
+        if isinstance(value, bool) and "bool" not in str(cls.model_fields[name].annotation):
+            shown = "true" if value else "false"
+            raise WrongUsage(f"{origins[name]} is '{shown}': expected {_expected_form(cls, name)}")
+
+
 def _validation_error(
     cls: type[Settings], error: ValidationError, values: Mapping[str, Any], origins: Mapping[str, str]
 ) -> WrongUsage:
@@ -582,7 +630,7 @@ def _validation_error(
 
 def may_have_secret(cls: type[Settings], name: str) -> bool:
     """Whether a value of this setting may have a secret in it, such as a URL with a password."""
-    return cls.is_secret(name, "") or name == "spark_conf" or name.endswith("_url")
+    return cls.is_secret(name, "") or name in ("spark_conf", "backup_to") or name.endswith("_url")
 
 
 def _expected_form(cls: type[Settings], name: str) -> str:

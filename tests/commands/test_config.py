@@ -57,3 +57,23 @@ def test_a_check_without_a_fleet_file_says_where_one_is_expected(lakegc: Lakegc)
     assert "There is no fleet file" in output
     assert "LAKEGC_CONFIG" in output
     assert "mark_cron" in output
+
+
+def test_holds_with_dates_are_shown(lakegc: Lakegc, fleet: dict[str, str], tmp_path: Path) -> None:
+    """TOML has dates, which JSON doesn't."""
+    hold = '{id = "releases", tags = "v*", owner = "ada", reason = "because", until = 2027-06-30}'
+    (tmp_path / "fleet.toml").write_text(f"holds = [{hold}]\n{FLEET}")
+    shown = json.loads(lakegc.output(fleet, "config", "check", "lake-a", "--format", "json"))
+
+    assert '"until": "2027-06-30"' in shown["settings"]["holds"]["value"]
+
+
+def test_spark_settings_with_a_secret_are_not_shown(lakegc: Lakegc) -> None:
+    for name, value in {
+        "spark.a.private.key": "hush",
+        "spark.a": "https://user:hush@host",
+        "spark.a.pwd": "hush",
+    }.items():
+        settings = {"spark_conf": json.dumps({name: value})}
+        for output in ("table", "json"):
+            assert "hush" not in lakegc.output(settings, "config", "check", "--defaults", "--format", output)

@@ -41,6 +41,12 @@ def test_an_unknown_setting_is_refused_and_the_closest_name_is_suggested(lake: L
     lakegc(settings, "--set", "backup_to", "status").stopped(2, "expected backup_to=VALUE")
 
 
+def test_holds_of_an_option_do_not_replace_those_of_the_variable(lakegc: Lakegc) -> None:
+    """All sources of holds add up, so an option that would hide others is refused."""
+    lakegc({"holds": "[]"}, "--set", "holds=[]", "config", "check").stopped(2, "--set holds: LAKEGC_HOLDS or another")
+    lakegc({}, "--set", "holds=[]", "--set", "holds=[]", "config", "check").stopped(2, "Pass all of them in one list")
+
+
 @pytest.mark.parametrize(("old", "new"), RENAMED.items())
 def test_a_renamed_setting_is_refused_on_the_command_line(lake: Lake, lakegc: Lakegc, old: str, new: str) -> None:
     """The old name is refused as an option and as a variable; the message has the new name."""

@@ -144,3 +144,12 @@ def test_holds_that_are_not_a_list_of_tables_are_refused(tmp_path: Path, content
 
     with pytest.raises(WrongUsage, match=r"holds in .*: expected a list of tables"):
         Settings.load({}, Path("/nonexistent"), directory=tmp_path)
+
+
+@pytest.mark.parametrize("text", ["null", "5", "{}", '""', '[{"id": "a", "tags": "v*", "tags": "w*"}]', "[" * 5000])
+def test_a_variable_that_is_not_a_list_of_distinct_fields_is_refused(tmp_path: Path, text: str) -> None:
+    """Also together with a fleet file: nothing is dropped silently."""
+    (tmp_path / "lakegc.toml").write_text('holds = [{id = "all", tags = "v*", owner = "ada", reason = "because"}]')
+
+    with pytest.raises(WrongUsage, match="variable LAKEGC_HOLDS is invalid: expected a list of tables"):
+        Settings.load({"LAKEGC_HOLDS": text}, Path("/nonexistent"), directory=tmp_path)

@@ -101,6 +101,15 @@ def test_patterns_that_contradict_each_other_are_refused_for_the_repositories_th
         ("min_age =", "lakegc.toml is not valid TOML"),
         ("repositories = 3", "has repositories that aren't sections"),
         ("[repositories]\nlake = 3", "has repositories that aren't sections"),
+        ("brake_share = true", "brake_share in .* is 'true': expected a fraction"),
+        ('[repositories."x-*"]\nmax_missing = true', r'max_missing in \[repo.*"x-\*"\] of .* is .true.'),
+        ("max_missing = " + "1" * 5000, "a value that is too long or nested too deeply"),
+        ("owners = " + "[" * 5000, "a value that is too long or nested too deeply"),
+        ('[spark_conf]\n"spark.hadoop.fs.gs.auth.service.account.private.key" = "abc"', "contains a secret"),
+        ('[spark_conf]\n"spark.hadoop.fs.s3a.server-side-encryption.key" = "abc"', "contains a secret"),
+        ('[spark_conf]\n"spark.x" = "http://user:abc@host"', "contains a secret"),
+        ('backup_to = "https://a.blob.core.windows.net/c?sig=abc"', "backup_to in .* without a user name, password"),
+        ('backup_to = "s3://user:abc@bucket/x"', "backup_to in .* without a user name, password"),
     ],
 )  # fmt: skip
 def test_an_invalid_file_is_refused_as_a_whole(tmp_path: Path, content: str, expected: str) -> None:
@@ -121,3 +130,45 @@ def test_a_file_that_is_not_readable_text_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(WrongUsage, match=r"lakegc.toml can't be read \(UnicodeDecodeError\)"):
         Settings.load({}, NO_HOME, directory=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["", "lake-a,lake-b", "Lake-*", " lake-a", "lake-[ab", "lake-[b-a]", "lake_a", "-lake", "lake-\u0430"]
+)
+def test_a_section_that_can_match_no_repository_is_refused(tmp_path: Path, pattern: str) -> None:
+    """Its holds and limits would silently apply to none."""
+    with pytest.raises(WrongUsage, match="matches no repository: expected an id, or a shell pattern"):
+        load(tmp_path, f'[repositories."{pattern}"]\nmin_age = "2d"')
+
+
+@pytest.mark.parametrize("pattern", ["*", "lake-[ab]", "lake-[!b-z]", "l?ke-a", "lake-a", "*-a"])
+def test_each_kind_of_pattern_applies(tmp_path: Path, pattern: str) -> None:
+    settings = load(tmp_path, f'[repositories."{pattern}"]\nmin_age = "2d"', "lake-a")
+
+    assert settings.min_age == timedelta(days=2)
+
+
+def test_ordinary_addresses_and_spark_settings_are_not_taken_for_secrets(tmp_path: Path) -> None:
+    content = """
+    backup_to = "https://account.blob.core.windows.net/container/backups"
+    [spark_conf]
+    "spark.io.encryption.keySizeBits" = "256"
+    "spark.hadoop.fs.defaultFS" = "abfss://container@account.dfs.core.windows.net"
+    """
+
+    assert load(tmp_path, content).spark_conf["spark.io.encryption.keySizeBits"] == "256"
+
+
+@pytest.mark.parametrize("kind", ["link without target", "link to itself", "folder"])
+def test_a_fleet_file_that_is_there_but_is_no_file_is_refused(tmp_path: Path, kind: str) -> None:
+    """Such as a link into a folder that isn't mounted: its holds and limits would silently not apply."""
+    path = tmp_path / "lakegc.toml"
+    if kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to("lakegc.toml" if kind == "link to itself" else "missing")
+
+    with pytest.raises(WrongUsage, match=r"lakegc.toml is not a readable file, so lakegc can't tell which settings"):
+        Settings.load({}, NO_HOME, directory=tmp_path)
+    path.rmdir() if kind == "folder" else path.unlink()
+    assert Settings.load({}, NO_HOME, directory=tmp_path / "missing").min_age == timedelta(hours=24)
