@@ -432,6 +432,22 @@ def fsck(
 
 
 @app.command()
+def doctor(
+    repository: Annotated[
+        str | None, typer.Argument(metavar="[REPO]", help="also check this repository and its store")
+    ] = None,
+    spark: Annotated[bool, typer.Option("--spark", help="also start Spark, which takes seconds")] = False,
+    output: FormatOption = Format.TABLE,
+) -> int:
+    """Check whether lakegc can work here, and what to do if not. Deletes nothing but its own test files."""
+    from lakegc_assets.cli import doctor as doctors
+
+    with progress(repository) as status:
+        findings = doctors.examine(repository, with_spark=spark, status=status)
+    return doctors.show(findings, repository, as_json=output is Format.JSON)
+
+
+@app.command()
 def ui(
     port: Annotated[int, typer.Option(help="port of the web server", min=1, max=65535)] = 3000,
     host: Annotated[str, typer.Option(help="address to listen on; anyone who can reach it can start marks")] = (

@@ -7,6 +7,17 @@ from spark_resources.settings.settings import (
     Settings,
     has_json_logs,
     parse_duration,
+    refuse_unknown_variables,
+    unknown_variables,
 )
 
-__all__ = ["ADDITIVE_SETTINGS", "DEFAULT_MARK_CRON", "RENAMED", "Settings", "has_json_logs", "parse_duration"]
+__all__ = [
+    "ADDITIVE_SETTINGS",
+    "DEFAULT_MARK_CRON",
+    "RENAMED",
+    "Settings",
+    "has_json_logs",
+    "parse_duration",
+    "refuse_unknown_variables",
+    "unknown_variables",
+]

@@ -351,7 +351,7 @@ class Settings(BaseSettings):
                 raise WrongUsage(f"the setting '{unknown[0]}' is now called '{new}'")
             suggestion = did_you_mean(unknown[0], cls.model_fields)
             raise WrongUsage(f"there is no setting '{unknown[0]}'. {suggestion}".rstrip())
-        _refuse_unknown_variables(cls, environ)
+        refuse_unknown_variables(environ)
         if not environ.get(KEY_VARIABLE, "-").strip():
             raise WrongUsage(f"variable {KEY_VARIABLE} is empty: set a key, or unset it to disable signing")
         values: dict[str, Any] = {}
@@ -500,16 +500,20 @@ def _json_list(text: str) -> list[Any]:
     return value
 
 
-def _refuse_unknown_variables(cls: type[Settings], environ: Mapping[str, str]) -> None:
-    known = [PREFIX + name.upper() for name in cls.model_fields]
-    unknown = sorted(
+def unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    """The variables that begin with LAKEGC_ but aren't settings, sorted. Empty variables count as not given."""
+    known = NOT_SETTINGS.union(PREFIX + name.upper() for name in Settings.model_fields)
+    return sorted(
         name
         for name, value in environ.items()
-        if name.startswith(PREFIX)
-        and value.strip()
-        and name not in NOT_SETTINGS.union(known)
-        and not name.startswith(TEST_PREFIXES)
+        if name.startswith(PREFIX) and value.strip() and name not in known and not name.startswith(TEST_PREFIXES)
     )
+
+
+def refuse_unknown_variables(environ: Mapping[str, str]) -> None:
+    """Raise `WrongUsage` if a variable begins with LAKEGC_ but isn't a setting."""
+    known = [PREFIX + name.upper() for name in Settings.model_fields]
+    unknown = unknown_variables(environ)
     renamed = {PREFIX + old.upper(): PREFIX + new.upper() for old, new in RENAMED.items()}
     if old := [name for name in unknown if name in renamed]:
         explanation = ", and ".join(f"{name} is now called {renamed[name]}" for name in old)

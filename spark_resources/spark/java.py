@@ -46,6 +46,19 @@ def check_java(environ: Mapping[str, str]) -> int:
 
     Raises `WrongUsage`, with advice on how to install a supported one, if there is none or it is too old.
     """
+    version = supported_java(environ)
+    if version > JAVA_VERSIONS[-1]:
+        warnings.warn(
+            f"Java {version} is newer than the versions that lakegc supports (17 and 21). If Spark fails, install one "
+            "of these and set JAVA_HOME to it.",
+            LakegcWarning,
+            stacklevel=1,
+        )
+    return version
+
+
+def supported_java(environ: Mapping[str, str]) -> int:
+    """Like `check_java`, but without the warning."""
     version = java_version(environ)
     advice = (
         "Install a Java runtime, for example 'apt-get install openjdk-17-jre-headless', "
@@ -58,11 +71,4 @@ def check_java(environ: Mapping[str, str]) -> int:
         raise WrongUsage(f"lakegc needs Java 17 or 21, but none was found{where}. {advice}")
     if version < JAVA_VERSIONS[0]:
         raise WrongUsage(f"lakegc needs Java 17 or 21, but found Java {version}. {advice}")
-    if version > JAVA_VERSIONS[-1]:
-        warnings.warn(
-            f"Java {version} is newer than the versions that lakegc supports (17 and 21). If Spark fails, install one "
-            "of these and set JAVA_HOME to it.",
-            LakegcWarning,
-            stacklevel=1,
-        )
     return version

@@ -69,11 +69,9 @@ def recorded_capabilities(store: Store, endpoint: str, *, token: str) -> Capabil
     unique to this call.
     """
     now = store.now()
-    with suppress(NotFound, ValueError, KeyError, TypeError, AttributeError):
-        record = read_json(store.read(RECORD_KEY))
-        is_valid = record["endpoint"] == endpoint and record.get("format", FORMAT) == FORMAT
-        if is_valid and now - datetime.fromisoformat(record["probed"]) < RECORD_VALID_FOR:
-            return _capabilities_from_json(record["capabilities"])
+    recorded = read_record(store, endpoint, now)
+    if recorded is not None:
+        return recorded
     capabilities = probe(store, f"{SCRATCH}{token}/")
     written = {
         "format": FORMAT,
@@ -83,6 +81,16 @@ def recorded_capabilities(store: Store, endpoint: str, *, token: str) -> Capabil
     }
     store.write(RECORD_KEY, json.dumps(written, indent=1, sort_keys=True).encode())
     return capabilities
+
+
+def read_record(store: Store, endpoint: str, now: datetime) -> Capabilities | None:
+    """The capabilities that an earlier probe of this endpoint recorded; None if there is no valid record at `now`."""
+    with suppress(NotFound, ValueError, KeyError, TypeError, AttributeError):
+        record = read_json(store.read(RECORD_KEY))
+        is_valid = record["endpoint"] == endpoint and record.get("format", FORMAT) == FORMAT
+        if is_valid and now - datetime.fromisoformat(record["probed"]) < RECORD_VALID_FOR:
+            return _capabilities_from_json(record["capabilities"])
+    return None
 
 
 def _capabilities_to_json(capabilities: Capabilities) -> dict[str, object]:

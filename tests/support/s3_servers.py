@@ -3,6 +3,7 @@ afterwards."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
 START_LIMIT = 60.0  # seconds to wait for the first response
+READER_ACCESS_KEY, READER_SECRET_KEY = "AKIALAKEGCREADER", "not-a-secret-of-a-reader"
 STARTS = 3  # attempts: another process can take a free port before the server does
 
 
@@ -140,9 +142,16 @@ def _started(
 
 
 def _identities(access_key: str, secret_key: str) -> str:
-    actions = '["Admin", "Read", "Write", "List", "Tagging"]'
-    keys = f'[{{"accessKey": "{access_key}", "secretKey": "{secret_key}"}}]'
-    return f'{{"identities": [{{"name": "tests", "credentials": {keys}, "actions": {actions}}}]}}'
+    """SeaweedFS's configuration of a user who may do everything, and of one who may only read and list."""
+    users = (
+        ("tests", access_key, secret_key, ["Admin", "Read", "Write", "List", "Tagging"]),
+        ("reader", READER_ACCESS_KEY, READER_SECRET_KEY, ["Read", "List"]),
+    )
+    identities = [
+        {"name": name, "credentials": [{"accessKey": key, "secretKey": secret}], "actions": actions}
+        for name, key, secret, actions in users
+    ]
+    return json.dumps({"identities": identities})
 
 
 def _seaweedfs_command(folder: Path, port: int) -> list[str]:

@@ -1,0 +1,260 @@
+"""Which checks there are, and which of them need the result of another.
+
+Checks over the network run in parallel, in stages: without the server there is no repository, and without the
+repository no store. A host that doesn't respond therefore costs the time limit of one check.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+
+import platformdirs
+
+from lakegc_assets.doctor import (
+    clocks,
+    configuration,
+    dagster_instance,
+    folders,
+    machine,
+    permissions,
+    repository,
+    server,
+    store,
+)
+from lakegc_assets.doctor.checks import Check, Checks
+from lakegc_assets.doctor.findings import Finding, Result
+from lakegc_assets.mark.context import Target, place_of, read_clocks
+from spark_resources.errors import Forbidden
+from spark_resources.host.user_folders import NAME, cache_folder
+from spark_resources.lakefs import LakeFS, LakeFSSettings, Repository
+from spark_resources.lakefs.responses import Server
+from spark_resources.mark_store.mark import refuse_foreign_namespace
+from spark_resources.settings import Settings
+
+CONNECT_TIMEOUT_S, READ_TIMEOUT_S = 5, 8  # within a check's time limit
+SPARK_TIME_LIMIT_S, PROBE_TIME_LIMIT_S = 180.0, 60.0
+GROUPS = (
+    *(machine.GROUP, folders.GROUP, configuration.GROUP, dagster_instance.GROUP, server.GROUP, clocks.GROUP),
+    *(repository.GROUP, store.GROUP, permissions.MARK_GROUP, permissions.SWEEP_GROUP),
+)
+"""The groups of findings, in the order in which they are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the checks take from this machine. `token` is unique to this examination. `start_spark` starts Spark and
+    says what it found; None if Spark isn't to be started."""
+
+    environ: Mapping[str, str]
+    home: Path
+    now: Callable[[], datetime]
+    free_bytes: Callable[[Path], int]
+    memory_bytes: int
+    memory_limit: int | None
+    token: str
+    start_spark: Callable[[], Result] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """A server that responds, its configuration, and the settings with short timeouts."""
+
+    lakefs: LakeFS
+    server: Server
+    settings: Settings
+
+
+def examine(
+    name: str | None, surroundings: Surroundings, checks: Checks, status: Callable[[str], None]
+) -> list[Finding]:
+    """The findings of all checks, by group; those of a repository if it is named. No finding contains a secret."""
+    status("checking this machine and the configuration")
+    check_machine(surroundings, checks)
+    settings = check_configuration(name, surroundings, checks)
+    status("checking the lakeFS server")
+    connected = check_server(settings, surroundings, checks)
+    if connected is not None and name is not None:
+        status(f"checking repository {name}")
+        check_repository(name, connected, surroundings, checks)
+    elif connected is not None:
+        check = partial(clocks.server_clock, machine=surroundings.now(), max_skew=connected.settings.max_clock_skew)
+        checks.run_in_parallel([Check(clocks.GROUP, "clocks", connected.lakefs.server_time, check)])
+    elif name is not None:
+        checks.skip(repository.GROUP, ["all"], "needs the lakeFS server")
+    secrets = configuration.secrets_of(surroundings.environ, settings)
+    hidden = [replace(found, result=hide(found.result, secrets)) for found in checks.findings]
+    return sorted(hidden, key=lambda found: GROUPS.index(found.group))
+
+
+def hide(result: Result, secrets: set[str]) -> Result:
+    found, advice = (configuration.without_secrets(text, secrets) for text in (result.found, result.advice))
+    return replace(result, found=found, advice=advice)
+
+
+def check_machine(given: Surroundings, checks: Checks) -> None:
+    decoder = partial(machine.compiled_decoder, machine.numba_finds_a_cache, lambda: cache_folder() / "numba")
+    paths = {
+        folders.temporary: Path(tempfile.gettempdir()),
+        folders.cache: platformdirs.user_cache_path(NAME),
+        folders.dagster: dagster_instance.home_of(given.environ),
+    }
+    for check in (
+        Check(machine.GROUP, "Java", lambda: machine.java(given.environ)),
+        Check(machine.GROUP, "Python", machine.python),
+        Check(machine.GROUP, "packages", machine.packages),
+        Check(machine.GROUP, "memory", lambda: machine.memory(given.memory_bytes, given.memory_limit)),
+        Check(machine.GROUP, "compiled decoder", decoder),
+        *(
+            Check(folders.GROUP, folder.name, partial(folders.usable, folder, given.free_bytes))
+            for folder in (describe(path) for describe, path in paths.items())
+        ),
+    ):
+        checks.run(check)
+
+
+def check_configuration(name: str | None, given: Surroundings, checks: Checks) -> Settings | None:
+    """The settings, without unknown variables; None if a setting or the fleet file is invalid."""
+    group, environ = configuration.GROUP, configuration.known_variables(given.environ)
+    checks.run(Check(group, "variables", lambda: configuration.variables(given.environ)))
+    fleet = checks.run(Check(group, "fleet file", lambda: configuration.fleet_file(environ, name)))
+    if fleet.is_problem:
+        checks.skip(group, ["settings"], "needs a valid fleet file")
+        return None
+    load = partial(configuration.load_settings, environ, given.home, name)
+    loaded = checks.run(Check(group, "settings", load, configuration.valid_settings))
+    if loaded.is_problem:
+        return None
+    settings: Settings = loaded.value
+    checks.run(Check(group, "lakeFS credentials", lambda: configuration.server_credentials(settings)))
+    checks.run(Check(group, "store credentials", lambda: configuration.store_credentials(settings)))
+    if given.start_spark is None:
+        checks.run(Check(machine.GROUP, "Spark", lambda: machine.spark_master(settings.spark_master)))
+    return settings
+
+
+# --- over the network -----------------------------------------------------------------------------------------------
+
+
+def impatient(settings: Settings) -> Settings:
+    """The settings with short timeouts and without retries."""
+    limits = {
+        "connect_timeout_s": min(settings.connect_timeout_s, CONNECT_TIMEOUT_S),
+        "read_timeout_s": min(settings.read_timeout_s, READ_TIMEOUT_S),
+        "slow_read_timeout_s": READ_TIMEOUT_S,
+        "store_connect_timeout_s": min(settings.store_connect_timeout_s or CONNECT_TIMEOUT_S, CONNECT_TIMEOUT_S),
+        "store_read_timeout_s": min(settings.store_read_timeout_s or READ_TIMEOUT_S, READ_TIMEOUT_S),
+        "retry_total_s": 0,
+    }
+    return settings.model_copy(update=limits)
+
+
+def check_server(settings: Settings | None, given: Surroundings, checks: Checks) -> Connected | None:
+    """The server, if it responds and accepts the credentials. The daemon and Spark are checked at the same time."""
+    others = [
+        Check(
+            dagster_instance.GROUP,
+            "daemon",
+            lambda: dagster_instance.daemon(dagster_instance.home_of(given.environ), given.now()),
+        )
+    ]
+    if given.start_spark is not None:
+        others.append(Check(machine.GROUP, "Spark", given.start_spark, limit_s=SPARK_TIME_LIMIT_S))
+    names = ("TLS", "connection", "credentials", "version")
+    if settings is None or None in (settings.endpoint_url, settings.access_key_id, settings.secret_access_key):
+        checks.skip(server.GROUP, names, "needs valid settings, with the server and its credentials")
+        checks.run_in_parallel(others)
+        return None
+    quick = impatient(settings)
+    lakefs = LakeFS(LakeFSSettings.of(quick))
+    checks.run(Check(server.GROUP, "TLS", lambda: server.tls(lakefs.settings)))
+    time = Check(server.GROUP, "connection", lakefs.server_time, partial(server.connection, lakefs.where))
+    accepted = partial(server.credentials, lakefs.settings.access_key_id)
+    connection, config, *_ = checks.run_in_parallel(
+        [time, Check(server.GROUP, "credentials", lakefs.config, accepted), *others]
+    )
+    if connection.is_problem or config.is_problem:
+        checks.skip(server.GROUP, ["version"], "needs the server's configuration")
+        return None
+    checks.run(Check(server.GROUP, "version", lambda: server.version(config.value)))
+    return Connected(lakefs, config.value, quick)
+
+
+def check_repository(name: str, connected: Connected, given: Surroundings, checks: Checks) -> None:
+    group, lakefs = repository.GROUP, connected.lakefs
+    find = Check(group, "exists", lambda: repository.find_repository(lakefs, name), repository.exists)
+    found = checks.run_in_parallel([find])[0]
+    if found.is_problem:
+        for skipped in (store.GROUP, permissions.MARK_GROUP, permissions.SWEEP_GROUP):
+            checks.skip(skipped, ["all"], "needs the repository")
+        return
+    checks.run(Check(group, "writable", lambda: repository.writable(found.value)))
+    matches = checks.run(Check(group, "block store", lambda: repository.block_store(found.value, connected.server)))
+    target = None if matches.is_problem else open_target(found.value, connected, checks)
+    check_access(found.value, target, connected, checks)
+    if target is None:
+        checks.skip(store.GROUP, ["all"], "needs a location that lakegc can open")
+    checks.report(permissions.SWEEP_GROUP, "lakeFS", permissions.sweep_permissions(checks.findings))
+    scheme = str(found.value.storage_namespace).partition("://")[0]
+    checks.report(permissions.SWEEP_GROUP, "delete objects", store.delete_objects(scheme))
+    checks.report(permissions.SWEEP_GROUP, "write to quarantine", store.quarantine())
+    if target is not None:
+        check_store(target, connected, given, checks)
+
+
+def open_target(found: Repository, connected: Connected, checks: Checks) -> Target | None:
+    """The repository with its store, which gets no request yet; None if it can't be opened."""
+    kind = connected.server.blockstore(found.storage_id)
+    open_place = partial(place_of, found, kind, connected.settings.store_settings())
+    place = checks.run(Check(store.GROUP, "location", open_place, store.location))
+    return None if place.is_problem else Target(found, kind, place.value)
+
+
+def check_access(found: Repository, target: Target | None, connected: Connected, checks: Checks) -> None:
+    """The permissions of lakeFS, and whether the namespace overlaps another one."""
+    group, lakefs = permissions.MARK_GROUP, connected.lakefs
+    tried = [
+        Check(group, permission.name, partial(permissions.try_permission, permission, lakefs, found))
+        for permission in permissions.PERMISSIONS
+    ]
+    if target is not None:
+        tried.append(Check(repository.GROUP, "namespace", partial(repository.namespace, target, lakefs)))
+    checks.run_in_parallel(tried)
+    for name, result in permissions.UNTRIED.items():
+        checks.report(group, name, result)
+
+
+def check_store(target: Target, connected: Connected, given: Surroundings, checks: Checks) -> None:
+    """The store, unless it can't be reached or its bucket is missing."""
+    group, place = permissions.MARK_GROUP, target.place
+    opened = place.store()
+    listing = checks.run_in_parallel([Check(group, store.LIST, partial(store.list_objects, opened))])[0]
+    if listing.is_problem and not isinstance(listing.error, Forbidden):
+        checks.skip(group, [store.READ, store.WRITE], "needs a store that responds")
+        checks.skip(store.GROUP, ["capabilities", "conditional writes", "deletes"], "needs a store that responds")
+        checks.skip(clocks.GROUP, ["clocks"], "needs a store that responds")
+        return
+    settings, found = connected.settings, target.repository
+    owner = partial(refuse_foreign_namespace, place, found.id, found.created)
+    reading = partial(read_clocks, opened, connected.lakefs, given.now)
+    judged = partial(clocks.all_clocks, max_skew=settings.max_clock_skew, repository=found.id)
+    write, *_ = checks.run_in_parallel(
+        [
+            Check(group, store.WRITE, partial(store.write_and_delete, opened, given.token)),
+            Check(group, store.READ, partial(store.read_metadata, opened)),
+            Check(repository.GROUP, "owner", partial(store.owner, owner)),
+            Check(clocks.GROUP, "clocks", reading, judged),
+            Check(store.GROUP, "deletes", opened.delete_effect, store.deletes),
+        ]
+    )
+    checks.report(group, "write the reference's files", store.write_for_reference())
+    find = partial(store.find_capabilities, place, given.token, can_write=not write.is_problem)
+    known = checks.run_in_parallel(
+        [Check(store.GROUP, "capabilities", find, store.capabilities, limit_s=PROBE_TIME_LIMIT_S)]
+    )[0]
+    judged_writes = partial(store.conditional_writes, known.value, single_deployment=settings.single_deployment)
+    checks.run(Check(store.GROUP, "conditional writes", judged_writes))

@@ -1,0 +1,82 @@
+"""Checks of the folders that lakegc writes to on this machine: can they be written, and is there enough space?"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from lakegc_assets.doctor.findings import Result, ok, problem, warning
+from lakegc_assets.formatting import size
+
+GROUP = "folders"
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A folder, what it is for, and its free space in bytes: how much is needed, and how much is advised.
+
+    `setting` is the variable that names another folder.
+    """
+
+    name: str
+    use: str
+    path: Path
+    setting: str
+    needed: int
+    advised: int
+
+
+def temporary(path: Path) -> Folder:
+    use = "what Spark can't hold in memory"
+    return Folder("temporary files", use, path, "TMPDIR", needed=256 << 20, advised=2 << 30)
+
+
+def cache(path: Path) -> Folder:
+    return Folder("cache", "compiled functions and classes", path, "XDG_CACHE_HOME", needed=16 << 20, advised=256 << 20)
+
+
+def dagster(path: Path) -> Folder:
+    return Folder("Dagster's home", "Dagster's history", path, "DAGSTER_HOME", needed=16 << 20, advised=512 << 20)
+
+
+def usable(folder: Folder, free_bytes: Callable[[Path], int]) -> Result:
+    """Whether a folder, or one in which it can be created, is writable and has enough space. Creates nothing that
+    stays."""
+    existing = nearest_existing(folder.path)
+    other = f"set {folder.setting} to another folder."
+    reason = why_not_writable(existing)
+    if reason:
+        return problem(f"{folder.path}, for {folder.use}, isn't writable: {reason}.", f"Make it writable, or {other}")
+    free = free_bytes(existing)
+    text = f"{folder.path}: {size(free)} free"
+    if free < folder.needed:
+        return problem(
+            f"{text}; at least {size(folder.needed)} are needed for {folder.use}.", f"Free some space, or {other}"
+        )
+    if free < folder.advised:
+        return warning(
+            f"{text}, which may be too little for {folder.use} (advised: {size(folder.advised)}).",
+            f"Free some space, or {other}",
+        )
+    return ok(text)
+
+
+def nearest_existing(path: Path) -> Path:
+    """The path itself, or the closest parent that exists."""
+    return next((parent for parent in (path, *path.parents) if parent.exists()), Path("/"))
+
+
+def why_not_writable(path: Path) -> str:
+    """Why no file can be created in a folder; "" if one can."""
+    if not path.is_dir():
+        return f"{path} is not a folder"
+    if not os.access(path, os.W_OK | os.X_OK):
+        return f"this user has no permission to write to {path}"
+    try:
+        with tempfile.TemporaryFile(dir=path):
+            return ""
+    except OSError as error:
+        return str(error.strerror or error)
