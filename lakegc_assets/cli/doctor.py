@@ -19,7 +19,7 @@ from rich.text import Text
 
 from lakegc_assets.cli.console import cell, print_command, print_sentence, print_table, printing
 from lakegc_assets.cli.escaping import print_error, print_log, print_text
-from lakegc_assets.cli.invocation import command
+from lakegc_assets.cli.invocation import as_invoked, command
 from lakegc_assets.doctor import machine
 from lakegc_assets.doctor.checks import Checks
 from lakegc_assets.doctor.examination import Surroundings
@@ -81,6 +81,8 @@ def show(findings: Sequence[Finding], repository: str | None, *, as_json: bool) 
         print_sentence(f"{', '.join(in_words(counts))}.")
         if repository is None:
             print_command("Check a repository and its store, too", command("doctor", "REPO"))
+        elif not counts[Status.PROBLEM]:
+            print_command("Next", command("mark", repository))
     if counts[Status.PROBLEM]:
         print_log(verdict(findings), level="ERROR", color="red")
         return PROBLEMS
@@ -88,14 +90,17 @@ def show(findings: Sequence[Finding], repository: str | None, *, as_json: bool) 
 
 
 def as_table(findings: Sequence[Finding]) -> Table:
-    table = Table()
+    from lakegc_assets.cli.main import command_names
+
+    table, commands = Table(), command_names()
     table.add_column("area", no_wrap=True)
     table.add_column("check", overflow="fold", max_width=31)
     table.add_column("status", no_wrap=True)
     table.add_column("finding, and what to do", overflow="fold")
     for group, members in groupby(findings, key=lambda finding: finding.group):
         for index, finding in enumerate(members):
-            result, text = finding.result, " ".join(filter(None, (finding.result.found, finding.result.advice)))
+            result = finding.result
+            text = as_invoked(" ".join(filter(None, (result.found, result.advice))), commands)
             name = "" if index else group
             table.add_row(name, cell(finding.name), Text(result.status, COLORS[result.status]), cell(text))
         table.add_section()

@@ -18,10 +18,15 @@ HEARTBEAT_VALID_FOR = timedelta(minutes=5)  # a daemon writes one every 30 secon
 START = "'lakegc ui' starts one."
 
 
+def is_configured(environ: Mapping[str, str]) -> bool:
+    return bool(environ.get("DAGSTER_HOME", "").strip())
+
+
 def home_of(environ: Mapping[str, str]) -> Path:
     """The folder of Dagster's history: `DAGSTER_HOME`, or lakegc's own folder. It may not exist."""
-    configured = environ.get("DAGSTER_HOME", "").strip()
-    return Path(configured).expanduser() if configured else platformdirs.user_data_path(NAME) / "dagster"
+    if is_configured(environ):
+        return Path(environ["DAGSTER_HOME"].strip()).expanduser()
+    return platformdirs.user_data_path(NAME) / "dagster"
 
 
 def daemon(home: Path, now: datetime) -> Result:

@@ -98,21 +98,20 @@ def hide(result: Result, secrets: set[str]) -> Result:
 
 def check_machine(given: Surroundings, checks: Checks) -> None:
     decoder = partial(machine.compiled_decoder, machine.numba_finds_a_cache, lambda: cache_folder() / "numba")
-    paths = {
-        folders.temporary: Path(tempfile.gettempdir()),
-        folders.cache: platformdirs.user_cache_path(NAME),
-        folders.dagster: dagster_instance.home_of(given.environ),
-    }
+    written = (
+        folders.temporary(Path(tempfile.gettempdir())),
+        folders.cache(platformdirs.user_cache_path(NAME)),
+        folders.dagster(
+            dagster_instance.home_of(given.environ), configured=dagster_instance.is_configured(given.environ)
+        ),
+    )
     for check in (
         Check(machine.GROUP, "Java", lambda: machine.java(given.environ)),
         Check(machine.GROUP, "Python", machine.python),
         Check(machine.GROUP, "packages", machine.packages),
         Check(machine.GROUP, "memory", lambda: machine.memory(given.memory_bytes, given.memory_limit)),
         Check(machine.GROUP, "compiled decoder", decoder),
-        *(
-            Check(folders.GROUP, folder.name, partial(folders.usable, folder, given.free_bytes))
-            for folder in (describe(path) for describe, path in paths.items())
-        ),
+        *(Check(folders.GROUP, folder.name, partial(folders.usable, folder, given.free_bytes)) for folder in written),
     ):
         checks.run(check)
 
@@ -173,12 +172,14 @@ def check_server(settings: Settings | None, given: Surroundings, checks: Checks)
     lakefs = LakeFS(LakeFSSettings.of(quick))
     checks.run(Check(server.GROUP, "TLS", lambda: server.tls(lakefs.settings)))
     time = Check(server.GROUP, "connection", lakefs.server_time, partial(server.connection, lakefs.where))
+    connection, *_ = checks.run_in_parallel([time, *others])
+    if connection.is_problem:
+        checks.skip(server.GROUP, names[2:], "needs a server that responds")
+        return None
     accepted = partial(server.credentials, lakefs.settings.access_key_id)
-    connection, config, *_ = checks.run_in_parallel(
-        [time, Check(server.GROUP, "credentials", lakefs.config, accepted), *others]
-    )
-    if connection.is_problem or config.is_problem:
-        checks.skip(server.GROUP, ["version"], "needs the server's configuration")
+    config = checks.run_in_parallel([Check(server.GROUP, "credentials", lakefs.config, accepted)])[0]
+    if config.is_problem:
+        checks.skip(server.GROUP, names[3:], "needs the server's configuration")
         return None
     checks.run(Check(server.GROUP, "version", lambda: server.version(config.value)))
     return Connected(lakefs, config.value, quick)

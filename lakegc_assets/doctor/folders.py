@@ -18,7 +18,8 @@ GROUP = "folders"
 class Folder:
     """A folder, what it is for, and its free space in bytes: how much is needed, and how much is advised.
 
-    `setting` is the variable that names another folder.
+    `setting` is the variable that names another folder. `otherwise` says what happens if the folder isn't writable;
+    "" if lakegc doesn't work then.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Folder:
     setting: str
     needed: int
     advised: int
+    otherwise: str = ""
 
 
 def temporary(path: Path) -> Folder:
@@ -35,11 +37,19 @@ def temporary(path: Path) -> Folder:
 
 
 def cache(path: Path) -> Folder:
-    return Folder("cache", "compiled functions and classes", path, "XDG_CACHE_HOME", needed=16 << 20, advised=256 << 20)
+    return Folder(
+        "cache", "compiled functions and classes", path, "XDG_CACHE_HOME", needed=16 << 20, advised=256 << 20,
+        otherwise="lakegc uses a temporary folder instead, and starts more slowly if that is removed.",
+    )  # fmt: skip
 
 
-def dagster(path: Path) -> Folder:
-    return Folder("Dagster's home", "Dagster's history", path, "DAGSTER_HOME", needed=16 << 20, advised=512 << 20)
+def dagster(path: Path, *, configured: bool) -> Folder:
+    """`configured`: DAGSTER_HOME names it, so lakegc uses no other folder."""
+    history_is_lost = "lakegc uses a temporary folder instead, and the history is lost with it."
+    return Folder(
+        "Dagster's home", "Dagster's history", path, "DAGSTER_HOME", needed=16 << 20, advised=512 << 20,
+        otherwise="" if configured else history_is_lost,
+    )  # fmt: skip
 
 
 def usable(folder: Folder, free_bytes: Callable[[Path], int]) -> Result:
@@ -49,7 +59,8 @@ def usable(folder: Folder, free_bytes: Callable[[Path], int]) -> Result:
     other = f"set {folder.setting} to another folder."
     reason = why_not_writable(existing)
     if reason:
-        return problem(f"{folder.path}, for {folder.use}, isn't writable: {reason}.", f"Make it writable, or {other}")
+        text, advice = f"{folder.path}, for {folder.use}, isn't writable: {reason}", f"Make it writable, or {other}"
+        return warning(f"{text}; {folder.otherwise}", advice) if folder.otherwise else problem(f"{text}.", advice)
     free = free_bytes(existing)
     text = f"{folder.path}: {size(free)} free"
     if free < folder.needed:

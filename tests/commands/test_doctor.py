@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
 import time
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -121,7 +123,7 @@ def test_a_server_that_does_not_respond_is_named(doctor: Any, sandbox: Sandbox, 
     report = doctor({**sandbox.settings, "endpoint_url": endpoint}, name)
 
     assert report.code == 1
-    assert report.names("problem") == {"lakeFS server: connection", "lakeFS server: credentials"}
+    assert report.names("problem") == {"lakeFS server: connection"}
     assert endpoint in report.text("lakeFS server: connection")
     assert "repository: all" in report.names("not tried")
     assert report.checks["machine: Java"]["status"] == "ok"
@@ -134,7 +136,7 @@ def test_a_server_that_accepts_connections_but_never_responds_ends_within_the_ti
         endpoint = f"http://127.0.0.1:{listener.getsockname()[1]}"
         report = doctor({**sandbox.settings, "endpoint_url": endpoint, "read_timeout_s": "0.2"}, name)
 
-    assert report.names("problem") == {"lakeFS server: connection", "lakeFS server: credentials"}
+    assert report.names("problem") == {"lakeFS server: connection"}
     assert "timed out" in report.text("lakeFS server: connection")
 
 
@@ -207,6 +209,17 @@ def test_a_dagster_home_that_is_not_writable_is_named(sandbox: Sandbox, tmp_path
     assert outcome.code == 1
     assert "1 problem (folders: Dagster's home)" in outcome.err
     assert "set DAGSTER_HOME to another folder" in " ".join(outcome.out.split())
+
+
+def test_an_unwritable_home_folder_is_only_a_warning(sandbox: Sandbox, tmp_path: Path) -> None:
+    """lakegc uses temporary folders instead."""
+    (tmp_path / "file").touch()
+    places = {"XDG_CACHE_HOME": str(tmp_path / "file" / "cache"), "XDG_DATA_HOME": str(tmp_path / "file" / "data")}
+    with mock.patch.dict(os.environ, places):
+        findings = examine(None, surroundings(sandbox), Checks(), lambda _: None)
+    found = {finding.name: finding.status for finding in findings if finding.group == "folders"}
+
+    assert found == {"temporary files": "ok", "cache": "warning", "Dagster's home": "warning"}
 
 
 def test_clocks_that_differ_are_named(doctor: Any, proxy: TamperingProxy, behind: dict[str, str], name: str) -> None:

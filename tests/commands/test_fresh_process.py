@@ -27,6 +27,7 @@ from tests.support.mark_runs import quick_environment
 LIMIT_S = 240
 APPROVE = ("approve", "lake", "m1", "--yes", "--digest", "{digest}")
 STEPS = {
+    "doctor": ("doctor", "lake", "--format", "json"),
     "mark": ("mark", "lake", "--mark-id", "m1", *NO_AGE),
     "review": ("review", "lake", "--format", "json"),
     "diff": ("diff", "lake", "m1", "latest"),
