@@ -20,7 +20,7 @@ from rich.text import Text
 from lakegc_assets.cli.console import cell, print_command, print_sentence, print_table, printing
 from lakegc_assets.cli.escaping import print_error, print_log, print_text
 from lakegc_assets.cli.invocation import as_invoked, command
-from lakegc_assets.doctor import machine
+from lakegc_assets.doctor import configuration, machine
 from lakegc_assets.doctor.checks import Checks
 from lakegc_assets.doctor.examination import Surroundings
 from lakegc_assets.doctor.examination import examine as examine_all
@@ -64,7 +64,8 @@ def start_spark() -> Result:
 
 def show_traceback(error: Exception) -> None:
     if os.environ.get("LAKEGC_DEBUG"):
-        print_error("".join(traceback.format_exception(error)))
+        text = "".join(traceback.format_exception(error))
+        print_error(configuration.without_secrets(text, configuration.secrets_of(os.environ, None)))
 
 
 # --- output ---------------------------------------------------------------------------------------------------------
@@ -100,7 +101,7 @@ def as_table(findings: Sequence[Finding]) -> Table:
     for group, members in groupby(findings, key=lambda finding: finding.group):
         for index, finding in enumerate(members):
             result = finding.result
-            text = as_invoked(" ".join(filter(None, (result.found, result.advice))), commands)
+            text = as_invoked(result.text, commands)
             name = "" if index else group
             table.add_row(name, cell(finding.name), Text(result.status, COLORS[result.status]), cell(text))
         table.add_section()

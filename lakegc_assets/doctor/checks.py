@@ -21,21 +21,21 @@ def as_is(result: Result) -> Result:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check: `look` reads something and returns it, `judge` turns it into a result. `judge` reads nothing.
+    """One check: `inspect` returns what it found, and `judge` turns that into a result, without reading anything.
 
     An error that either of them raises is a problem. `limit_s` is the time after which `run_in_parallel` gives up.
     """
 
     group: str
     name: str
-    look: Callable[[], Any]
+    inspect: Callable[[], Any]
     judge: Callable[[Any], Result] = as_is
     limit_s: float = TIME_LIMIT_S
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The finding of a check, and what its `look` returned, or the error that ended the check."""
+    """The finding of a check, and what its `inspect` returned, or the error that ended the check."""
 
     finding: Finding
     value: Any = None
@@ -91,7 +91,7 @@ class Checks:
         result: Result
         failure: Exception
         try:
-            value = check.look()
+            value = check.inspect()
             return Outcome(Finding(check.group, check.name, check.judge(value)), value)
         except LakegcError as error:
             result, failure = problem(str(error)), error

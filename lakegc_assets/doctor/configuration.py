@@ -76,10 +76,11 @@ def secrets_of(environ: Mapping[str, str], settings: Settings | None) -> set[str
     """The values that no output may contain, whatever a library writes into its messages."""
     names = {f"LAKEGC_{name.upper()}" for name in Settings.model_fields if Settings.is_secret(name, "")}
     secret = {environ[name] for name in (*names, *SECRET_VARIABLES) if name in environ}
-    for name in Settings.model_fields if settings is not None else ():
-        value = getattr(settings, name)
-        secret |= {item.get_secret_value() for item in (value if isinstance(value, tuple) else (value,))
-                   if isinstance(item, SecretStr)}  # fmt: skip
+    if settings is not None:
+        values = [getattr(settings, name) for name in Settings.model_fields]
+        flat = [item for value in values for item in (value if isinstance(value, tuple) else (value,))]
+        secret |= {item.get_secret_value() for item in flat if isinstance(item, SecretStr)}
+        secret |= {text for name, text in settings.spark_conf.items() if Settings.is_secret("spark_conf", name)}
     return {value for value in secret if len(value) >= SHORTEST_SECRET}
 
 

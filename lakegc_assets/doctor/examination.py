@@ -86,6 +86,10 @@ def examine(
         checks.run_in_parallel([Check(clocks.GROUP, "clocks", connected.lakefs.server_time, check)])
     elif name is not None:
         checks.skip(repository.GROUP, ["all"], "needs the lakeFS server")
+    if surroundings.start_spark is not None:
+        status("starting Spark")
+        start = surroundings.start_spark
+        checks.run_in_parallel([Check(machine.GROUP, "Spark", start, limit_s=SPARK_TIME_LIMIT_S)])
     secrets = configuration.secrets_of(surroundings.environ, settings)
     hidden = [replace(found, result=hide(found.result, secrets)) for found in checks.findings]
     return sorted(hidden, key=lambda found: GROUPS.index(found.group))
@@ -153,26 +157,19 @@ def impatient(settings: Settings) -> Settings:
 
 
 def check_server(settings: Settings | None, given: Surroundings, checks: Checks) -> Connected | None:
-    """The server, if it responds and accepts the credentials. The daemon and Spark are checked at the same time."""
-    others = [
-        Check(
-            dagster_instance.GROUP,
-            "daemon",
-            lambda: dagster_instance.daemon(dagster_instance.home_of(given.environ), given.now()),
-        )
-    ]
-    if given.start_spark is not None:
-        others.append(Check(machine.GROUP, "Spark", given.start_spark, limit_s=SPARK_TIME_LIMIT_S))
+    """The server, if it responds and accepts the credentials. The daemon is checked at the same time."""
+    home = dagster_instance.home_of(given.environ)
+    daemon = Check(dagster_instance.GROUP, "daemon", lambda: dagster_instance.daemon(home, given.now()))
     names = ("TLS", "connection", "credentials", "version")
     if settings is None or None in (settings.endpoint_url, settings.access_key_id, settings.secret_access_key):
         checks.skip(server.GROUP, names, "needs valid settings, with the server and its credentials")
-        checks.run_in_parallel(others)
+        checks.run_in_parallel([daemon])
         return None
     quick = impatient(settings)
     lakefs = LakeFS(LakeFSSettings.of(quick))
     checks.run(Check(server.GROUP, "TLS", lambda: server.tls(lakefs.settings)))
     time = Check(server.GROUP, "connection", lakefs.server_time, partial(server.connection, lakefs.where))
-    connection, *_ = checks.run_in_parallel([time, *others])
+    connection, _ = checks.run_in_parallel([time, daemon])
     if connection.is_problem:
         checks.skip(server.GROUP, names[2:], "needs a server that responds")
         return None

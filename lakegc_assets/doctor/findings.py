@@ -22,6 +22,12 @@ class Result:
     found: str
     advice: str = ""
 
+    @property
+    def text(self) -> str:
+        """What was found and what to do, as sentences."""
+        ended = self.found if self.found.endswith((".", "?", "!")) else f"{self.found}."
+        return f"{ended} {self.advice}" if self.advice else self.found
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import socket
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -105,7 +104,15 @@ def test_a_working_set_up_has_no_problem_and_its_namespace_is_left_unchanged(
 def test_the_table_shows_each_area_with_its_findings_and_advice(lakegc: Lakegc, sandbox: Sandbox, name: str) -> None:
     output = " ".join(re.findall(r"[^│┃\s]+", lakegc.output(sandbox.settings, "doctor", name)))
 
-    for words in ("machine", "Java", "folders", "permissions to sweep", "Set rules with lakectl gc", "0 problems"):
+    for words in (
+        "machine",
+        "Java",
+        "folders",
+        "permissions to sweep",
+        "Set rules with lakectl gc",
+        "folder is written to. --quarantine",
+        "0 problems",
+    ):
         assert words in output
 
 
@@ -432,9 +439,7 @@ def test_an_unexpected_error_is_a_problem_without_secrets_and_stops_no_other_che
     def fail(_: Path) -> int:
         raise ZeroDivisionError(f"cannot divide by {sandbox.secret_access_key}")
 
-    began = time.monotonic()
     found = problems(sandbox, free_bytes=fail)
 
     assert set(found) == {"folders: temporary files", "folders: cache", "folders: Dagster's home"}
     assert "unexpected error: ZeroDivisionError: cannot divide by (secret)." in found["folders: cache"]
-    assert time.monotonic() - began < 30

@@ -11,11 +11,12 @@ import dagster as dg
 import pytest
 from dagster._daemon.types import DaemonHeartbeat
 
-from lakegc_assets.doctor import dagster_instance, machine, server, store
+from lakegc_assets.doctor import configuration, dagster_instance, machine, server, store
 from lakegc_assets.doctor.checks import Check, Checks
 from lakegc_assets.doctor.findings import Status, ok
 from spark_resources.lakefs import LakeFSSettings
 from spark_resources.lakefs.responses import Server
+from spark_resources.settings import Settings
 from spark_resources.stores.base import Capabilities, DeleteEffect
 from tests.unit.test_java import fake_java
 
@@ -156,3 +157,23 @@ def test_a_daemon_without_a_recent_heartbeat_is_warned_about(tmp_path: Path) -> 
     late = dagster_instance.daemon(tmp_path, NOW + timedelta(hours=2))
     assert late.status is Status.WARNING
     assert "2 hours ago" in late.found
+
+
+def test_no_secret_of_the_settings_is_shown(tmp_path: Path) -> None:
+    """Whatever a library writes into its messages, and wherever the secret is configured."""
+    (tmp_path / ".lakectl.yaml").write_text("credentials:\n  secret_access_key: from-lakectl\n")
+    environ = {
+        "LAKEGC_S3_SECRET_ACCESS_KEY": "of-the-store",
+        "LAKEGC_WEBHOOK_URL": "https://hooks.example.com/secret-path",
+        "LAKEGC_SIGNING_KEY": "ef" * 32,
+        "LAKEGC_RETIRED_SIGNING_KEYS": f"{'ab' * 32},{'cd' * 32}",
+        "LAKEGC_SPARK_CONF": '{"fs.azure.account.key": "of-spark", "spark.app.name": "visible"}',
+        "AWS_SECRET_ACCESS_KEY": "from-the-chain",
+    }
+    secrets = configuration.secrets_of(environ, Settings.load(environ, tmp_path))
+    shown = configuration.without_secrets(
+        f"from-lakectl of-the-store https://hooks.example.com/secret-path {'cd' * 32} of-spark from-the-chain visible",
+        secrets,
+    )
+
+    assert shown == " ".join(["(secret)"] * 6 + ["visible"])
