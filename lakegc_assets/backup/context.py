@@ -113,7 +113,7 @@ class BackupRun:
 
 
 def task_count(spark: SparkSession, objects: int, limits: CopyLimits) -> int:
-    """The number of tasks: at most the number of concurrent copies, so that all tasks together respect that limit."""
+    """The number of tasks: no more than the limit on concurrent copies, so that all together stay within it."""
     return max(1, min(spark.sparkContext.defaultParallelism, objects // MIN_ROWS_PER_TASK, limits.at_once))
 
 
@@ -173,12 +173,12 @@ def marked_set(target: Target, name: str) -> MarkedSet:
     refuse_unusable_foreign_mark(target, foreign)
     files = foreign_files(target, foreign)
     subject = _subject(target, foreign.mark_id, files.digest, foreign.layout)
-    return MarkedSet(subject, None, files.addresses, cutoff_of_foreign(target, foreign))
+    return MarkedSet(subject, None, files.addresses, backup_cutoff(target, foreign))
 
 
-def cutoff_of_foreign(target: Target, foreign: ReferenceMark) -> datetime:
-    """Objects modified after this time count as changed since the foreign mark. A store with times in whole seconds
-    rounds them down, so an object may be almost a second newer than its time says."""
+def backup_cutoff(target: Target, foreign: ReferenceMark) -> datetime:
+    """Objects modified after this time count as changed since the foreign mark. A store with timestamps in whole
+    seconds rounds them down, so an object may be almost a second newer than its timestamp."""
     store = target.place.store()
     return cutoff_of(store, foreign) - store.capabilities.time_resolution
 

@@ -103,7 +103,7 @@ def request_of(
 def full_command(
     proposal: Proposal, options: ApproveOptions, released: Mapping[str, str], tripped: Sequence[str]
 ) -> str:
-    """The command as typed, but with a `--release` for exactly the tripped brakes."""
+    """The command with the same options, and with one `--release` for each tripped brake and no other."""
     values = {"--until": options.until, "--by": options.by, "--digest": options.digest}
     arguments = [part for name, value in values.items() if value is not None for part in (name, value)]
     flags = {"--yes": options.yes, "--for-reference": options.for_reference}

@@ -279,11 +279,11 @@ def open_chain(place: Place, basis: Mapping[str, Any]) -> tuple[Mark, ...]:
     return chain
 
 
-def check_chain_mark(record: MarkRecord, digest: str, before: Sequence[MarkRecord]) -> None:
-    """Raise `DamagedData` if a mark of the chain, or the chain that it recorded itself, isn't as expected."""
+def check_chain_mark(record: MarkRecord, digest: str, bases: Sequence[MarkRecord]) -> None:
+    """Raise `DamagedData` if a mark of the chain, or the chain in its own record, isn't as expected."""
     if not record.digest == digest_of(record) == digest:
         raise DamagedData(f"mark {record.mark_id} was replaced, or its record was altered")
-    expected = [base.mark_id for base in before]
+    expected = [base.mark_id for base in bases]
     if record.is_incremental != bool(expected) or (record.is_incremental and list(record.basis["chain"]) != expected):
         kind = f"an incremental mark based on {', '.join(expected)}" if expected else "a full mark"
         raise DamagedData(f"mark {record.mark_id} should be {kind}, but its record says otherwise")

@@ -57,13 +57,12 @@ def missed(run: MarkRun, chain: MarkChain, expired: DataFrame) -> DataFrame:
     known = chain.not_retained().select("address").union(no_longer_live).union(restored.select("address"))
     top = F.split_part(slice_column(F.col("address")), F.lit("/"), F.lit(2))
     deepest = F.regexp_extract("address", r"([^/]+)/[^/]*$", 1)
-    name = (
-        F.when(top.startswith("!"), deepest).otherwise(top).alias("name")
-    )  # in shard folders, the deepest folder is the slice
+    # under a shard (`data/!…/`), the time is in the name of the deepest folder
+    name = F.when(top.startswith("!"), deepest).otherwise(top).alias("name")
     unknown = run.persist(expired.select("address", name).transform(garbage.without_addresses_in(known)))
     names = [row["name"] for row in unknown.select("name").distinct().collect()]
-    closed = [name for name in names if not would_be_listed(name, chain.base.start)]
-    return unknown.where(unknown["name"].isin(closed)).select("address")
+    not_listed = [name for name in names if not would_be_listed(name, chain.base.start)]
+    return unknown.where(unknown["name"].isin(not_listed)).select("address")
 
 
 def would_be_listed(name: str, since: datetime) -> bool:

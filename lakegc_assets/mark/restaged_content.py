@@ -41,7 +41,7 @@ from lakegc_assets.mark.other_repositories import UnreadRepositories
 from lakegc_assets.mark.path_probes import PROBED_PARTS, probe_batches
 from lakegc_assets.mark.retained_commits import HEADS_PART
 from lakegc_assets.rules import keep_reasons, path_probes
-from lakegc_assets.rules.path_probes import PROBES_OF_SIZE, SizeSet
+from lakegc_assets.rules.path_probes import PROBES_BY_SIZE, SizeSet
 from spark_resources.lakefs.ranges import distinct_refs, range_number, ranges_by_size
 from spark_resources.model import HEADS, PATHS_TO_PROBE, RANGE_REFS, SERVED
 from spark_resources.spark.arrow_shuffle import Input
@@ -108,7 +108,7 @@ def probe_paths(
     both datasets (SERVED), as far as they were written."""
     part, beyond_part = parts
     datasets, facts, unclear_reasons = list[Dataset](), notes.facts, list[str]()
-    counts = probes_by_size(paths) if paths is not None else PROBES_OF_SIZE.empty_table()
+    counts = probes_by_size(paths) if paths is not None else PROBES_BY_SIZE.empty_table()
     count = facts["probed_again" if again else "probes"] = pc.sum(counts["probes"], min_count=0).as_py()
     if paths is None or not count:
         return []
@@ -135,13 +135,13 @@ def probe_paths(
 
 
 def probes_by_size(paths: Rows) -> pa.Table:
-    """How many of these paths have each size (PROBES_OF_SIZE), on the driver."""
+    """How many of these paths have each size (PROBES_BY_SIZE), on the driver."""
 
     def counts(batches: Batches) -> Batches:
         for batch in batches:
             yield from path_probes.count_by_size(pa.Table.from_batches([batch])).to_batches()
 
-    return path_probes.sum_by_size(collected(paths, counts, PROBES_OF_SIZE))
+    return path_probes.sum_by_size(collected(paths, counts, PROBES_BY_SIZE))
 
 
 def write_unsent_probes(run: MarkRun, paths: Rows, sizes: SizeSet, part: str) -> Dataset:

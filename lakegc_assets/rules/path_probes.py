@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from spark_resources.model import PATHS_TO_PROBE, SERVED
 
-PROBES_OF_SIZE = pa.schema([PATHS_TO_PROBE.field("size"), pa.field("probes", pa.int64(), nullable=False)])
+PROBES_BY_SIZE = pa.schema([PATHS_TO_PROBE.field("size"), pa.field("probes", pa.int64(), nullable=False)])
 BATCH_ROWS = 100_000
 
 
@@ -67,20 +67,20 @@ def paths_to_probe(
 
 
 def count_by_size(paths: pa.Table) -> pa.Table:
-    """How many of these paths (PATHS_TO_PROBE) have each size (PROBES_OF_SIZE)."""
-    ones = pa.table([paths["size"], pa.repeat(1, len(paths))], schema=PROBES_OF_SIZE)
+    """How many of these paths (PATHS_TO_PROBE) have each size (PROBES_BY_SIZE)."""
+    ones = pa.table([paths["size"], pa.repeat(1, len(paths))], schema=PROBES_BY_SIZE)
     return sum_by_size(ones)
 
 
 def sum_by_size(counts: pa.Table) -> pa.Table:
-    """The sums of counts, by size (PROBES_OF_SIZE)."""
+    """The sums of counts, by size (PROBES_BY_SIZE)."""
     sums = counts.group_by("size", use_threads=False).aggregate([("probes", "sum")])
-    return sums.select(["size", "probes_sum"]).rename_columns(PROBES_OF_SIZE.names).cast(PROBES_OF_SIZE)
+    return sums.select(["size", "probes_sum"]).rename_columns(PROBES_BY_SIZE.names).cast(PROBES_BY_SIZE)
 
 
 def beyond_limit(counts: pa.Table, limit: int) -> pa.Array:
     """The sizes whose probes don't fit within the limit if the sizes with the fewest probes come first. `counts` has
-    the number of probes of every size (PROBES_OF_SIZE)."""
+    the number of probes of every size (PROBES_BY_SIZE)."""
     in_order = counts.sort_by([("probes", "ascending"), ("size", "ascending")])
     running = pc.cumulative_sum(in_order["probes"])
     return in_order["size"].filter(pc.greater(running, limit)).combine_chunks()

@@ -44,7 +44,7 @@ def notifications(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.S
         if not context.cursor:
             return dg.SensorResult(
                 skip_reason=dg.SkipReason("From now on, events are sent to the webhook."),
-                cursor=beginning(context.instance).model_dump_json(),
+                cursor=cursor_after_ended_runs(context.instance).model_dump_json(),
             )
         cursor = Cursor.parse(context.cursor)
         new, cursor = new_notifications(context.instance, cursor)
@@ -70,8 +70,8 @@ def notifications(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.S
     )
 
 
-def beginning(instance: dg.DagsterInstance) -> Cursor:
-    """A cursor after all runs that have ended by now."""
+def cursor_after_ended_runs(instance: dg.DagsterInstance) -> Cursor:
+    """A cursor after all runs that have ended so far."""
     succeeded, failed = (
         next((record.storage_id for record in instance.fetch_run_status_changes(status, limit=1).records), 0)
         for status in _STATUSES

@@ -46,5 +46,5 @@ def _brief(settings: Settings) -> float:
 
 
 def waited_too_long(waited: timedelta) -> bool:
-    """Whether a repository has been unreadable for so long that a sensor gives up on it."""
+    """Whether work has waited for so long that a sensor gives up on it."""
     return waited > timedelta(days=7)

@@ -15,7 +15,7 @@ from lakegc_assets.sweep.delete_rounds import Tally, delete_check, expiry_time, 
 from lakegc_assets.sweep.head_watch import HeadWatch
 from spark_resources.deleting.lookup import Lookup
 from spark_resources.deleting.sweep_task import Action
-from spark_resources.errors import Forbidden, capitalized
+from spark_resources.errors import Forbidden
 from spark_resources.model import PENDING, RECEIPTS, Outcome
 from spark_resources.spark.tasks import Rows, Tasks, first_rows
 from spark_resources.stores.permissions import MISSING_PERMISSIONS, delete_permission, identity
@@ -67,12 +67,13 @@ def refuse_missing_permissions(run: SweepRun, action: Action, receipts: pa.Table
     place, record, example = run.place, run.mark.record, refused[0]
     scheme = place.namespace.uri.partition("://")[0]
     quarantine = action is Action.QUARANTINE
-    also = ", and permission to write under _lakefs/retention/gc/quarantine/" if quarantine else ""
+    verb = "quarantine" if quarantine else "delete"
+    also = " and the permission to write under _lakefs/retention/gc/quarantine/" if quarantine else ""
     response = " ".join(filter(None, (example["code"], example["why"]))).rstrip(".")
     raise Forbidden(
-        f"the store refused to delete {example['address']!r}, the first object of the sweep of mark {record.mark_id} "
-        f"of {record.repository}: {response}. {capitalized(identity(scheme, place.settings))} lacks permission in "
-        f"{run.store.where}. Required: {delete_permission(scheme)}{also}. Grant it, or set other credentials, and run "
-        f"the same command again: lakegc sweep {record.repository} {record.mark_id}"
+        f"the store refused to {verb} {example['address']!r}, the first object of the sweep of mark {record.mark_id} "
+        f"of {record.repository}: {response}. A permission is missing in {run.store.where} for "
+        f"{identity(scheme, place.settings)}. Required: {delete_permission(scheme)}{also}. Grant it, or set other "
+        f"credentials, and run the same command again: lakegc sweep {record.repository} {record.mark_id}"
         f"{' --quarantine' if quarantine else ''}. No other delete was sent, and nothing was deleted."
     )

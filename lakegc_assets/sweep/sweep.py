@@ -26,7 +26,7 @@ from lakegc_assets.sweep.report import Report, write_report
 from lakegc_assets.sweep.require_backup import backed_up_objects, required_backup
 from lakegc_assets.sweep.reverify import CANDIDATES, reverify
 from lakegc_assets.sweep.round_loop import run_rounds
-from spark_resources.errors import Forbidden, Unavailable, capitalized
+from spark_resources.errors import Forbidden, Unavailable
 from spark_resources.mark_store.approval import withdraw_reference_summary
 from spark_resources.model import MarkState
 from spark_resources.spark.arrow_shuffle import GroupedRows, Input
@@ -69,8 +69,8 @@ def check_permissions(run: SweepRun) -> None:
         if failed.transient:
             raise Unavailable(f"{refusal}. Run the same command again. Nothing was deleted.")
         raise Forbidden(
-            f"{refusal}. {capitalized(identity(scheme, run.place.settings))} lacks the permission to delete objects "
-            f"({delete_permission(scheme)}). Grant it, or set other credentials, and run the same command again. "
+            f"{refusal}. A permission is missing for {identity(scheme, run.place.settings)}. Required: "
+            f"{delete_permission(scheme)}. Grant it, or set other credentials, and run the same command again. "
             "Nothing was deleted."
         )
 

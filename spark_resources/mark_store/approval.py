@@ -230,12 +230,12 @@ def withdraw_stale_summaries(place: Place, *, now: datetime) -> list[str]:
     the store's clock.
     """
 
-    def withdraw_if_stale(mark_id: str, record: MarkRecord | Untrusted | UnknownFormat) -> bool:
+    def withdraw_unless_approved(mark_id: str, record: MarkRecord | Untrusted | UnknownFormat) -> bool:
         if not isinstance(record, MarkRecord):
             return withdraw_reference_summary(place, mark_id)
         return record.finished is not None and withdraw_stale_summary(place, record, now=now)
 
-    return [mark_id for mark_id, record in each_mark(place) if withdraw_if_stale(mark_id, record)]
+    return [mark_id for mark_id, record in each_mark(place) if withdraw_unless_approved(mark_id, record)]
 
 
 def withdraw_stale_summary(place: Place, record: MarkRecord, *, now: datetime) -> bool:

@@ -34,7 +34,7 @@ def reference_outputs(mark_id: str) -> list[Output]:
 
 
 def _encode_lines(table: pa.Table) -> tuple[bytes, int]:
-    """The addresses as lines of text, except those that a line can't represent, and the number of lines."""
+    """The addresses, one per line, without those that rclone would misread; and the number of lines."""
     addresses = table.column("address")
     safe = addresses.filter(pc.invert(pc.match_substring_regex(addresses, _UNSAFE_LINE)))
     return "".join(f"{address}\n" for address in safe.to_pylist()).encode(), len(safe)

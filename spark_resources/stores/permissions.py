@@ -19,15 +19,15 @@ MISSING_PERMISSIONS = frozenset(
 _DELETE_PERMISSION = {
     "s3": "s3:DeleteObject",
     "gs": "storage.objects.delete",
-    "https": "to delete blobs (Storage Blob Data Contributor, or 'delete' in a SAS token)",
-    "http": "to delete blobs (Storage Blob Data Contributor, or 'delete' in a SAS token)",
-    "local": "to write to the folders of its objects",
+    "https": "the permission to delete blobs (Storage Blob Data Contributor, or 'delete' in a SAS token)",
+    "http": "the permission to delete blobs (Storage Blob Data Contributor, or 'delete' in a SAS token)",
+    "local": "the permission to write to the folders of its objects",
 }
 
 
 def delete_permission(scheme: str) -> str:
     """The permission needed to delete in a namespace of this scheme, in the provider's terms."""
-    return _DELETE_PERMISSION.get(scheme, "to delete objects")
+    return _DELETE_PERMISSION.get(scheme, "the permission to delete objects")
 
 
 def identity(scheme: str, settings: StoreSettings) -> str:

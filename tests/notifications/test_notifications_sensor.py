@@ -19,7 +19,7 @@ from lakegc_assets.definitions import defs
 from lakegc_assets.notifications import outbox
 from lakegc_assets.notifications.run_events import ASSETS, JOBS
 from lakegc_assets.partitions import PARTITIONS
-from lakegc_assets.sensors.notifications import beginning, notifications
+from lakegc_assets.sensors.notifications import cursor_after_ended_runs, notifications
 from spark_resources.errors import FinishedWithFailures, LakegcError, Refused
 from tests.support.mark_runs import environment
 from tests.support.webhook_receiver import Receiver, receiver
@@ -94,14 +94,14 @@ def daemon(instance: dg.DagsterInstance) -> Iterator[Daemon]:
     """The sensor has just been turned on."""
     with receiver() as hook:
         settings = {"webhook_url": hook.url, "webhook_secret": SECRET, "owners": "ada"}
-        yield Daemon(instance, hook, settings, beginning(instance).model_dump_json())
+        yield Daemon(instance, hook, settings, cursor_after_ended_runs(instance).model_dump_json())
 
 
 @pytest.fixture
 def on_disk(daemon: Daemon, tmp_path: Path) -> Iterator[Daemon]:
     """The same with an instance on disk, in which Dagster keeps the events of each run in a file of their own."""
     with dg.DagsterInstance.local_temp(str(tmp_path)) as daemon.instance:
-        daemon.cursor = beginning(daemon.instance).model_dump_json()
+        daemon.cursor = cursor_after_ended_runs(daemon.instance).model_dump_json()
         yield daemon
 
 

@@ -85,7 +85,7 @@ def test_a_sweep_stops_when_deleting_its_first_object_is_denied(lake: Lake) -> N
     refused, remaining = lake.sweep(), lake.left
     requests = [keys for keys in lake.changes if keys]
     status = lake.lakegc.output(lake.settings, "status", "lake")
-    access_key = f". The access key {lake.settings['s3_access_key_id']} lacks"
+    access_key = f" for the access key {lake.settings['s3_access_key_id']}."
 
     refused.stopped(1, repr(first), "AccessDenied", "s3:DeleteObject", access_key, "lakegc sweep lake m1", "Grant")
     assert requests == [{first}]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakegc_assets.rules import path_probes
-from lakegc_assets.rules.path_probes import PROBES_OF_SIZE, SizeSet
+from lakegc_assets.rules.path_probes import PROBES_BY_SIZE, SizeSet
 from spark_resources.model import PATHS_TO_PROBE, SERVED
 
 Entry = tuple[str | None, int]  # its path and size
@@ -75,7 +75,7 @@ def test_sizes_that_need_the_fewest_probes_are_probed_first_up_to_the_limit() ->
     in_parts = [path_probes.count_by_size(paths.slice(start, 4)) for start in range(0, len(paths), 4)]
     counts = path_probes.sum_by_size(pa.concat_tables(in_parts))
 
-    assert counts.schema == PROBES_OF_SIZE
+    assert counts.schema == PROBES_BY_SIZE
     beyond = {limit: path_probes.beyond_limit(counts, limit).to_pylist() for limit in (0, 1, 2, 3, 4, 5, 6, 8, 9)}
     assert {limit: sorted(unsent) for limit, unsent in beyond.items()} == {
         0: [6, 7, 8, 9], 1: [6, 7, 8, 9], 2: [6, 8, 9], 3: [6, 8, 9], 4: [6, 9], 5: [6, 9], 6: [6], 8: [6], 9: [],
