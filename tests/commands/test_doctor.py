@@ -211,11 +211,11 @@ def test_a_text_that_is_no_spark_master_is_named(doctor: Any, sandbox: Sandbox) 
 
 def test_a_dagster_home_that_is_not_writable_is_named(sandbox: Sandbox, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    outcome = Lakegc(tmp_path / "file" / "home")(sandbox.settings, "doctor")
+    outcome = Lakegc(tmp_path / "file" / "home")(sandbox.settings, "doctor", "--format", "json")
 
     assert outcome.code == 1
     assert "1 problem (folders: Dagster's home)" in outcome.err
-    assert "set DAGSTER_HOME to another folder" in " ".join(outcome.out.split())
+    assert "set DAGSTER_HOME to another folder" in outcome.out
 
 
 def test_an_unwritable_home_folder_is_only_a_warning(sandbox: Sandbox, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pwd
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import tempfile
 import time
@@ -74,8 +75,9 @@ def postgres() -> Iterator[Postgres]:
         sentence = "no PostgreSQL on this machine: nothing about Dagster's history in Postgres is tested"
         warnings.warn(sentence, stacklevel=1)
         pytest.skip(sentence)
-    with tempfile.TemporaryDirectory(prefix="lakegc-postgres-") as name:
-        folder, identity = Path(name), user()
+    identity = user()
+    with tempfile.TemporaryDirectory(prefix="lakegc-postgres-", dir=_folder_for_all() if identity else None) as name:
+        folder = Path(name)
         if identity:
             os.chown(folder, identity["user"], identity["group"])
         log = (folder / "log").open("wb")
@@ -86,6 +88,16 @@ def postgres() -> Iterator[Postgres]:
                 [programs / "createdb", "-h", "127.0.0.1", "-p", str(port), "-U", USER, DATABASE], check=True
             )
             yield Postgres(port)
+
+
+def _folder_for_all() -> Path:
+    """A folder for temporary files that other users can reach: root's own may be private."""
+    candidates = [Path(tempfile.gettempdir()), Path("/dev/shm"), Path("/tmp")]
+    return next(
+        folder
+        for folder in candidates
+        if folder.is_dir() and all(each.stat().st_mode & stat.S_IXOTH for each in (folder, *folder.parents))
+    )
 
 
 @contextlib.contextmanager
