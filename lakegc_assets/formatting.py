@@ -18,6 +18,7 @@ __all__ = [
     "fraction",
     "money",
     "monthly_cost",
+    "percent",
     "plural",
     "rules_change_in_words",
     "rules_in_words",
@@ -38,6 +39,12 @@ def size(count: int) -> str:
 def fraction(part: int, whole: int) -> float:
     """`part` as a fraction of `whole`; 0 if `whole` is 0."""
     return part / whole if whole else 0.0
+
+
+def percent(part: int, whole: int) -> str:
+    """`part` as a percentage of `whole`: 14.8 %. A small part is less than 0.1 %, never 0.0 %."""
+    share = 100 * fraction(part, whole)
+    return "< 0.1 %" if part and share < 0.05 else f"{share:.1f} %"
 
 
 def monthly_cost(count: int, price: float) -> float:

@@ -11,6 +11,7 @@ from lakegc_assets.notifications.metrics import publish_repository
 from lakegc_assets.partitions import PARTITIONS
 from lakegc_assets.progress import logged_and_warned
 from lakegc_assets.resources import MarksResource
+from lakegc_assets.sweep.history import record_sweep
 from lakegc_assets.sweep.metadata import sweep_result
 from lakegc_assets.sweep.preconditions import SweepOptions, open_sweep
 from lakegc_assets.sweep.sweep import sweep
@@ -56,8 +57,9 @@ def sweep_report(context: dg.AssetExecutionContext, config: SweepConfig, marks: 
     with reporting_failures(context):
         run = open_sweep(marks, context.partition_key, config.options(), context.log.info)
         report = sweep(run)
-        settings = marks.settings(report.repository)
-        publish_repository(run.place, report.repository, settings, logged_and_warned(context.log.warning))
+        settings, log_warning = marks.settings(report.repository), logged_and_warned(context.log.warning)
+        record_sweep(run.place, report.mark_id, log_warning)
+        publish_repository(run.place, report.repository, settings, log_warning)
         result = sweep_result(run.place, report)
         with reporting_failures(metadata=result.metadata):
             if not report.success:

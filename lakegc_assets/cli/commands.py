@@ -393,10 +393,10 @@ def status(
     repository: Annotated[str | None, typer.Argument(metavar="[REPO]", help="one repository; all by default")] = None,
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """List the marks and their states."""
-    from lakegc_assets.cli import mark as marks
+    """Show what each repository waits for, or list one repository's marks. Shows their states and what was freed."""
+    from lakegc_assets.cli import status as statuses
 
-    marks.show_status(repository, as_json=output is Format.JSON)
+    statuses.show_status(repository, as_json=output is Format.JSON)
 
 
 @app.command()

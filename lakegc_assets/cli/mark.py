@@ -1,24 +1,20 @@
-"""Marks on the terminal: make one, and list them."""
+"""Marks on the terminal: make one, and open one for other commands."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from lakegc_assets.approval import proposals
 from lakegc_assets.approval.auto_approval import pending_announcement
 from lakegc_assets.cli import brakes_table
 from lakegc_assets.cli.console import (
     cell,
-    escaped_name,
     print_command,
     print_sentence,
     print_table,
@@ -31,17 +27,13 @@ from lakegc_assets.formatting import duration, plural
 from lakegc_assets.mark import dot_segments
 from lakegc_assets.mark.context import Target, find_target
 from lakegc_assets.rules.incremental import late_uploads
-from lakegc_assets.sweep.quarantine import read_quarantine, result_in_words
-from lakegc_assets.sweep.report import read_report
-from spark_resources.errors import DamagedData, LakegcError, NotFound, Untrusted, WrongUsage, full_stop
+from spark_resources.errors import DamagedData, NotFound, WrongUsage, full_stop
 from spark_resources.host.user_folders import home_folder
 from spark_resources.lakefs import LakeFS, LakeFSSettings
-from spark_resources.mark_store.approval import ApprovalStatus, withdraw_stale_summary
-from spark_resources.mark_store.foreign_layouts import LAYOUTS_WITH_SUMMARY, ReferenceMark, reference_marks
-from spark_resources.mark_store.lease import current_holder
-from spark_resources.mark_store.mark import Mark, asset_folder, each_mark, marks
+from spark_resources.mark_store.foreign_layouts import reference_marks
+from spark_resources.mark_store.mark import Mark, asset_folder, marks
 from spark_resources.mark_store.record import MarkRecord, newest_finished
-from spark_resources.model import EXPIRED_OBJECTS, MarkState, Partition
+from spark_resources.model import EXPIRED_OBJECTS, Partition
 from spark_resources.settings import Settings
 from spark_resources.spark.datasets import file_batches
 from spark_resources.stores.place import Place
@@ -168,127 +160,6 @@ def summary(record: MarkRecord) -> dict[str, Any]:
     return document
 
 
-# --- list of marks --------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One mark in the list of marks."""
-
-    repository: str
-    mark_id: str
-    state: str
-    made: str
-    expired: int | None
-    expired_bytes: int | None
-    by: str
-    outcome: str = ""
-    """The result of the sweep: deleted, in quarantine, undone, purged; "" for a mark that wasn't swept."""
-    announced: str = ""
-    """The announced approval by a policy, as a sentence; "" if there is none. Only the newest mark has one."""
-
-
-NEXT_COMMANDS = {
-    MarkState.MARKED.value: ("To see what the newest mark would delete", "review"),
-    MarkState.SUPERSEDED.value: ("To see what the newest mark would delete", "review"),
-    MarkState.APPROVED.value: ("To sweep the approved set", "sweep"),
-    MarkState.SWEEPING.value: ("To resume the sweep", "sweep"),
-    MarkState.SWEPT.value: ("To see what the newest sweep did", "report"),
-    MarkState.SWEPT_WITH_FAILURES.value: ("To see what the newest sweep did", "report"),
-}
-"""The purpose and name of the command that follows each state of one of lakegc's marks."""
-
-
-@printing()
-def show_status(repository: str | None, *, as_json: bool) -> None:
-    server = Server.configured()
-    names = [repository] if repository else sorted(listed.id for listed in server.lakefs.repositories())
-    rows: list[Row] = []
-    unreadable: list[tuple[str, str]] = []
-    for name in names:
-        try:
-            rows.extend(mark_rows(server.target(name), name))
-        except LakegcError as error:
-            if repository:
-                raise
-            unreadable.append((name, str(error)))  # one broken repository doesn't hide the others
-    if as_json:
-        documents = [{name: getattr(row, name) for name in Row.__slots__} for row in rows]
-        print_text(json.dumps({"marks": documents, "unreadable": dict(unreadable)}, indent=1))
-        return
-    for name, repository_rows in groupby(rows, lambda row: row.repository):
-        listed = list(repository_rows)
-        print_table(f"Marks of {name}", as_table(listed))
-        for row in listed:
-            if row.announced:
-                print_sentence(row.announced)
-                print_command("To withdraw it", command("revoke", row.repository, row.mark_id))
-    print_command(*next_command(rows, repository))
-    for name, message in unreadable:
-        print_sentence(f"{name}: {message}")
-
-
-def as_table(rows: Sequence[Row]) -> Table:
-    """A table of one repository's marks. Ids are never truncated, even on a narrow terminal, so they can be copied."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    longest = max(len(escaped_name(row.mark_id)) for row in rows)
-    table.add_column("mark", no_wrap=True, min_width=longest)
-    table.add_column("state", min_width=len("in quarantine"))
-    table.add_column("objects", justify="right", no_wrap=True)
-    table.add_column("bytes", justify="right", no_wrap=True)
-    table.add_column("started (UTC)", min_width=len("2026-11-21"))
-    table.add_column("by", overflow="fold")
-    for row in rows:
-        count = "" if row.expired is None else f"{row.expired:,}"
-        amount = "" if row.expired_bytes is None else size(row.expired_bytes)
-        state = row.state if not row.outcome else f"{row.state}: {row.outcome}"
-        started_by, started = row.by.partition(" (process")[0], row.made[: len("2026-11-21 06:00")]
-        table.add_row(cell(row.mark_id), cell(state), count, amount, started, cell(started_by))
-    return table
-
-
-def next_command(rows: Sequence[Row], repository: str | None) -> tuple[str, str]:
-    """The next step for the newest finished mark, and the command for it; if no mark is finished, to make one."""
-    finished = [row for row in rows if row.state in NEXT_COMMANDS]
-    if not finished:
-        return "There are no marks yet. To make one" if not rows else "To make one", command(
-            "mark", repository or "REPO"
-        )
-    newest = max(finished, key=lambda row: row.made)
-    what, name = NEXT_COMMANDS[newest.state]
-    return what, command(name, newest.repository, newest.mark_id)
-
-
-def mark_rows(target: Target, repository: str) -> Iterator[Row]:
-    """The marks of a repository: those of lakegc in order of their ids, then the foreign ones. Also withdraws summaries
-    for the reference collector that no valid approval permits."""
-    holder, now = current_holder(target.place.store()), target.place.store().now()
-    own_records = dict(each_mark(target.place))
-    newest = newest_finished(own_records.values())
-    for mark_id, record in own_records.items():
-        if not isinstance(record, MarkRecord):
-            state = "not signed with a known key" if isinstance(record, Untrusted) else "unknown format"
-            yield Row(repository, mark_id, state, "", None, None, "")
-            continue
-        if record.finished is not None:
-            withdraw_stale_summary(target.place, record, now=now)
-        state = proposals.state_of(target.place, record, now=now)
-        if record.state is MarkState.MARKING and (holder is None or holder.mark_id != record.mark_id):
-            state = "failed (interrupted)"  # success must be recorded; an unfinished mark without a run has failed
-        counts = record.counts
-        started = f"{record.start:%Y-%m-%d %H:%M:%S}"
-        yield Row(
-            repository, record.mark_id, state, started, counts.get("expired"), counts.get("expired_bytes"), record.by,
-            outcome_of(target.place, record),
-            (announcement_in_words(target.place, record) or "") if record is newest else "",
-        )  # fmt: skip
-    for foreign in reference_marks(target.place, own_ids=frozenset(own_records)):
-        approval_status = proposals.status_of_foreign_approval(target.place, foreign, now=now)
-        yield foreign_mark_row(
-            foreign, repository, "" if approval_status is ApprovalStatus.NONE else f", {approval_status}"
-        )
-
-
 def announcement_in_words(place: Place, record: MarkRecord) -> str | None:
     """The announced approval of a mark by a policy, as a sentence; None if there is none."""
     try:
@@ -304,38 +175,7 @@ def announcement_in_words(place: Place, record: MarkRecord) -> str | None:
     )
 
 
-def outcome_of(place: Place, record: MarkRecord) -> str:
-    """The result of a mark's sweep; "" if it wasn't swept."""
-    if record.state not in (MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES):
-        return ""
-    try:
-        report = read_report(place, record.mark_id)
-        return "" if report is None else result_in_words(report, read_quarantine(place, report))
-    except DamagedData:
-        return "its report is damaged"
-
-
-def foreign_mark_row(foreign: ReferenceMark, repository: str, approval: str) -> Row:
-    recorded = (foreign.summary or {}).get("num_deleted_objects")
-    started = f"{foreign.written:%Y-%m-%d %H:%M:%S}"
-    count = recorded if type(recorded) is int else None
-    return Row(repository, foreign.mark_id, foreign_state(foreign) + approval, started, count, None, made_by(foreign))
-
-
-def foreign_state(foreign: ReferenceMark) -> str:
-    """The state of a foreign mark. A summary means that it is finished; the oldest layouts have no summaries."""
-    if foreign.summary is None:
-        return (
-            "unfinished (no summary)"
-            if foreign.layout in LAYOUTS_WITH_SUMMARY
-            else "unknown (no summary in this layout)"
-        )
-    success = foreign.summary.get("success")
-    return "marked" if success is True else "failed" if success is False else "unknown (summary unreadable)"
-
-
-def made_by(foreign: ReferenceMark) -> str:
-    return f"the reference collector ({foreign.layout})"
+# --- opening a mark -------------------------------------------------------------------------------------------------
 
 
 def resolve_mark_id(place: Place, repository: str, mark_id: str) -> str:

@@ -16,8 +16,9 @@ from lakegc_assets.approval.verify_files import foreign_files
 from lakegc_assets.cli.console import print_command, print_sentence, size
 from lakegc_assets.cli.escaping import print_text
 from lakegc_assets.cli.invocation import command
-from lakegc_assets.cli.mark import Server, foreign_state, made_by
+from lakegc_assets.cli.mark import Server
 from lakegc_assets.cli.object_list import list_rows
+from lakegc_assets.cli.status import foreign_state, made_by
 from lakegc_assets.cli.tables import show_totals, totals_document
 from lakegc_assets.formatting import plural
 from lakegc_assets.mark.context import Target

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from lakegc_assets.formatting import duration
 from lakegc_assets.progress import LogMessage
 from spark_resources.errors import LakegcError, Refused, WrongUsage
-from spark_resources.lakefs import LakeFS, Repository
+from spark_resources.lakefs import LakeFS, Repository, Server
 from spark_resources.mark_store.hold_file import Hold, parse_configured_holds
 from spark_resources.mark_store.mark import Mark
 from spark_resources.mark_store.record import DatasetSummary, StepRecord, check_order
@@ -75,8 +75,12 @@ def find_target(lakefs: LakeFS, repository_id: str, settings: Settings) -> Targe
     Raises `NotFound` for an unknown repository, `WrongUsage` for an invalid hold in the settings, and the errors of
     `check_scheme`.
     """
-    repository = lakefs.repository(repository_id)
-    blockstore = lakefs.config().blockstore(repository.storage_id)
+    return target_of(lakefs.repository(repository_id), lakefs.config(), settings)
+
+
+def target_of(repository: Repository, server: Server, settings: Settings) -> Target:
+    """Like `find_target`, for a repository and a server's configuration that were already requested."""
+    blockstore = server.blockstore(repository.storage_id)
     check_scheme(repository, blockstore)
     place = place_of(repository, blockstore, settings.store_settings())
     keys, holds = settings.signing_keys(), parse_configured_holds(settings.holds, settings.origins.get("holds", ""))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lakegc_assets.cli.console import EscapingConsole
-from lakegc_assets.cli.mark import Row, as_table
+from lakegc_assets.cli.status import Row, as_table
 from lakegc_assets.sweep.metadata import sweep_result
 from lakegc_assets.sweep.report import ASSET, Report, read_report, report_key
 from spark_resources.mark_store.mark import Mark, mark_folder

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lakegc_assets.cli.mark import show_status
+from lakegc_assets.cli.status import show_status
 from spark_resources.lakefs_sandbox import Sandbox
 from spark_resources.mark_store.mark import Mark
 from spark_resources.mark_store.record import MarkRecord

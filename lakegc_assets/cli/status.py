@@ -1,0 +1,196 @@
+"""`lakegc status`: the marks of one repository, or an overview of all repositories."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from lakegc_assets.approval import proposals
+from lakegc_assets.cli import fleet
+from lakegc_assets.cli.console import cell, escaped_name, print_command, print_sentence, print_table, printing, size
+from lakegc_assets.cli.escaping import print_text
+from lakegc_assets.cli.invocation import command
+from lakegc_assets.cli.mark import Server, announcement_in_words
+from lakegc_assets.mark.context import Target
+from lakegc_assets.sweep.quarantine import read_quarantine, result_in_words
+from lakegc_assets.sweep.report import read_report
+from spark_resources.errors import DamagedData, LakegcError, Untrusted
+from spark_resources.mark_store.approval import ApprovalStatus, withdraw_stale_summary
+from spark_resources.mark_store.foreign_layouts import LAYOUTS_WITH_SUMMARY, ReferenceMark, reference_marks
+from spark_resources.mark_store.lease import current_holder
+from spark_resources.mark_store.mark import each_mark
+from spark_resources.mark_store.record import MarkRecord, newest_finished
+from spark_resources.model import MarkState
+from spark_resources.stores.place import Place
+from spark_resources.stores.prefetch import fetch_in_parallel
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One mark in the list of marks."""
+
+    repository: str
+    mark_id: str
+    state: str
+    made: str
+    expired: int | None
+    expired_bytes: int | None
+    by: str
+    outcome: str = ""
+    """The result of the sweep: deleted, in quarantine, undone, purged; "" for a mark that wasn't swept."""
+    announced: str = ""
+    """The announced approval by a policy, as a sentence; "" if there is none. Only the newest mark has one."""
+
+
+NEXT_COMMANDS = {
+    MarkState.MARKED.value: ("To see what the newest mark would delete", "review"),
+    MarkState.SUPERSEDED.value: ("To see what the newest mark would delete", "review"),
+    MarkState.APPROVED.value: ("To sweep the approved set", "sweep"),
+    MarkState.SWEEPING.value: ("To resume the sweep", "sweep"),
+    MarkState.SWEPT.value: ("To see what the newest sweep did", "report"),
+    MarkState.SWEPT_WITH_FAILURES.value: ("To see what the newest sweep did", "report"),
+}
+"""The purpose and name of the command that follows each state of one of lakegc's marks."""
+
+
+@printing()
+def show_status(repository: str | None, *, as_json: bool) -> None:
+    """Print the marks of a repository, or of all repositories: for people, an overview with a row for each of them.
+
+    The JSON document of all repositories has both. Raises the error of a repository that can't be read if it is the
+    only one.
+    """
+    server = Server.configured()
+    if repository is not None:
+        rows = list(mark_rows(server.target(repository), repository))
+        if as_json:
+            print_document(rows, {})
+        else:
+            show_marks(rows, repository)
+        return
+    overview = fleet.read_fleet(server)
+    if not as_json:
+        fleet.show(overview)
+        return
+    every_mark: list[Row] = []
+    unreadable: dict[str, str] = {}
+    for name in sorted(row.repository for row in overview):
+        try:
+            every_mark.extend(mark_rows(server.target(name), name))
+        except LakegcError as error:
+            unreadable[name] = str(error)  # one broken repository doesn't hide the others
+    print_document(every_mark, unreadable, fleet.document(overview))
+
+
+def print_document(rows: Sequence[Row], unreadable: dict[str, str], more: dict[str, Any] | None = None) -> None:
+    documents = [{name: getattr(row, name) for name in Row.__slots__} for row in rows]
+    print_text(json.dumps({"marks": documents, "unreadable": unreadable, **(more or {})}, indent=1))
+
+
+def show_marks(rows: Sequence[Row], repository: str) -> None:
+    """Print the marks of one repository, the newest first, and the next step for the newest one."""
+    newest_first = sorted(rows, key=lambda row: row.made, reverse=True)
+    if newest_first:
+        print_table(f"Marks of {repository}", as_table(newest_first))
+    for row in newest_first:
+        if row.announced:
+            print_sentence(row.announced)
+            print_command("To withdraw it", command("revoke", row.repository, row.mark_id))
+    print_command(*next_command(newest_first, repository))
+
+
+def as_table(rows: Sequence[Row]) -> Table:
+    """A table of one repository's marks. Ids are never truncated, even on a narrow terminal, so they can be copied."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    longest = max(len(escaped_name(row.mark_id)) for row in rows)
+    table.add_column("mark", no_wrap=True, min_width=longest)
+    table.add_column("state", min_width=len("in quarantine"))
+    table.add_column("objects", justify="right", no_wrap=True)
+    table.add_column("bytes", justify="right", no_wrap=True)
+    table.add_column("started (UTC)", min_width=len("2026-11-21"))
+    table.add_column("by", overflow="fold")
+    for row in rows:
+        count = "" if row.expired is None else f"{row.expired:,}"
+        amount = "" if row.expired_bytes is None else size(row.expired_bytes)
+        state = row.state if not row.outcome else f"{row.state}: {row.outcome}"
+        started_by, started = row.by.partition(" (process")[0], row.made[: len("2026-11-21 06:00")]
+        table.add_row(cell(row.mark_id), cell(state), count, amount, started, cell(started_by))
+    return table
+
+
+def next_command(rows: Sequence[Row], repository: str) -> tuple[str, str]:
+    """The next step for the newest finished mark, and the command for it; if no mark is finished, to make one."""
+    finished = [row for row in rows if row.state in NEXT_COMMANDS]
+    if not finished:
+        return "There are no marks yet. To make one" if not rows else "To make one", command("mark", repository)
+    newest = max(finished, key=lambda row: row.made)
+    what, name = NEXT_COMMANDS[newest.state]
+    return what, command(name, newest.repository, newest.mark_id)
+
+
+def mark_rows(target: Target, repository: str) -> Iterator[Row]:
+    """The marks of a repository: those of lakegc in order of their ids, then the foreign ones. Also withdraws summaries
+    for the reference collector that no valid approval permits."""
+    holder, now = current_holder(target.place.store()), target.place.store().now()
+    own_records = dict(each_mark(target.place))
+    newest = newest_finished(own_records.values())
+
+    def own_row(mark_id: str) -> Row:
+        record = own_records[mark_id]
+        if not isinstance(record, MarkRecord):
+            state = "not signed with a known key" if isinstance(record, Untrusted) else "unknown format"
+            return Row(repository, mark_id, state, "", None, None, "")
+        if record.finished is not None:
+            withdraw_stale_summary(target.place, record, now=now)
+        counts, started = record.counts, f"{record.start:%Y-%m-%d %H:%M:%S}"
+        return Row(
+            repository, record.mark_id, fleet.true_state(target.place, record, holder, now=now), started,
+            counts.get("expired"), counts.get("expired_bytes"), record.by, outcome_of(target.place, record),
+            (announcement_in_words(target.place, record) or "") if record is newest else "",
+        )  # fmt: skip
+
+    yield from fetch_in_parallel(own_records, own_row)
+    for foreign in reference_marks(target.place, own_ids=frozenset(own_records)):
+        approval_status = proposals.status_of_foreign_approval(target.place, foreign, now=now)
+        yield foreign_mark_row(
+            foreign, repository, "" if approval_status is ApprovalStatus.NONE else f", {approval_status}"
+        )
+
+
+def outcome_of(place: Place, record: MarkRecord) -> str:
+    """The result of a mark's sweep; "" if it wasn't swept."""
+    if record.state not in (MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES):
+        return ""
+    try:
+        report = read_report(place, record.mark_id)
+        return "" if report is None else result_in_words(report, read_quarantine(place, report))
+    except DamagedData:
+        return "its report is damaged"
+
+
+def foreign_mark_row(foreign: ReferenceMark, repository: str, approval: str) -> Row:
+    recorded = (foreign.summary or {}).get("num_deleted_objects")
+    started = f"{foreign.written:%Y-%m-%d %H:%M:%S}"
+    count = recorded if type(recorded) is int else None
+    return Row(repository, foreign.mark_id, foreign_state(foreign) + approval, started, count, None, made_by(foreign))
+
+
+def foreign_state(foreign: ReferenceMark) -> str:
+    """The state of a foreign mark. A summary means that it is finished; the oldest layouts have no summaries."""
+    if foreign.summary is None:
+        return (
+            "unfinished (no summary)"
+            if foreign.layout in LAYOUTS_WITH_SUMMARY
+            else "unknown (no summary in this layout)"
+        )
+    success = foreign.summary.get("success")
+    return "marked" if success is True else "failed" if success is False else "unknown (summary unreadable)"
+
+
+def made_by(foreign: ReferenceMark) -> str:
+    return f"the reference collector ({foreign.layout})"

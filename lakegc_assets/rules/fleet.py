@@ -1,0 +1,89 @@
+"""What a repository waits for, from the states of its newest marks, for an overview of many repositories. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from lakegc_assets.formatting import plural
+from lakegc_assets.rules.brakes import BrakeLimits, brakes, effective_time
+from spark_resources.mark_store.record import RECORD_FORMAT, MarkRecord
+from spark_resources.model import MarkState
+
+if TYPE_CHECKING:
+    from spark_resources.mark_store.history import FinishedSweep
+
+INTERRUPTED = "failed (interrupted)"
+"""The state of an unfinished mark whose run has ended: success must be recorded."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenMark:
+    """A mark's record and its state for people, which considers its approval (`proposals.state_of`) and whether its run
+    has ended. `is_running` means that a run for this mark holds the lease."""
+
+    record: MarkRecord
+    state: str
+    is_running: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """What a repository waits for, as the end of "waits for …", and the command for it as the arguments of lakegc. Both
+    are empty if it waits for nothing. `is_person` means that nothing happens until a person acts."""
+
+    waits_for: str = ""
+    command: tuple[str, ...] = ()
+    is_person: bool = False
+
+
+def next_step(repository: str, marks: Sequence[SeenMark], limits: BrakeLimits, *, now: datetime) -> Next:
+    """What a repository waits for, from its newest marks, the newest first. `now` is by the store's clock.
+
+    A run comes before everything else, then sweeps that were begun or approved, and then the approval of the newest
+    finished mark.
+    """
+    for mark in marks:
+        if mark.is_running:
+            return Next("its run to end", ("status", repository))
+    for state, waits_for in ((MarkState.SWEEPING, "its interrupted sweep"), (MarkState.APPROVED, "its sweep")):
+        for mark in marks:
+            if mark.state == state.value:
+                return Next(waits_for, ("sweep", repository, mark.record.mark_id), is_person=True)
+    finished = [mark for mark in marks if mark.record.finished is not None]
+    if not finished:
+        return Next("a mark" if marks else "its first mark", ("mark", repository), is_person=True)
+    return _after_mark(repository, finished[0], limits, now)
+
+
+def _after_mark(repository: str, newest: SeenMark, limits: BrakeLimits, now: datetime) -> Next:
+    record = newest.record
+    if newest.state == MarkState.SWEPT_WITH_FAILURES.value:
+        return Next("a retry of its sweep", ("report", repository, record.mark_id), is_person=True)
+    if newest.state in (MarkState.SWEPT.value, MarkState.SUPERSEDED.value) or not record.counts.get("expired"):
+        return Next()
+    if now - effective_time(record) > limits.age:
+        return Next("a new mark: the newest is too old", ("mark", repository), is_person=True)
+    if record.format != RECORD_FORMAT:
+        return Next("a new mark: an earlier version made the newest", ("mark", repository), is_person=True)
+    tripped = [brake.name for brake in brakes(record, limits, now=now) if brake.tripped]
+    named = f" and the release of {', '.join(tripped)}" if tripped else ""
+    return Next(f"approval{named}", ("review", repository, record.mark_id), is_person=True)
+
+
+def newest_problem(marks: Sequence[SeenMark], last_sweep: FinishedSweep | None) -> str:
+    """The newest problem of a repository in a sentence without an end; "" if there is none. `marks` are the newest
+    first; a problem of a mark is over when a later one finished."""
+    for mark in marks:
+        if mark.state in (MarkState.FAILED.value, INTERRUPTED):
+            reason = mark.record.failure or "its run was interrupted"
+            return f"mark {mark.record.mark_id} failed: {reason}"
+        if mark.record.finished is not None:
+            break
+    if last_sweep is not None and last_sweep.late:
+        return f"{plural(last_sweep.late, 'object')} became live while sweep {last_sweep.mark_id} deleted them"
+    if last_sweep is not None and last_sweep.failed:
+        return f"sweep {last_sweep.mark_id} failed to delete {plural(last_sweep.failed, 'object')}"
+    return ""

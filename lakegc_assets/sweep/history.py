@@ -1,0 +1,96 @@
+"""Keep the history of a namespace up to date: what its marks found, and what their sweeps freed.
+
+A failure never fails the run: it is logged as a warning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from lakegc_assets.progress import LogMessage
+from lakegc_assets.sweep.quarantine import Quarantine, read_quarantine
+from lakegc_assets.sweep.report import Report, read_report
+from spark_resources.errors import DamagedData, UnknownFormat, WrongUsage
+from spark_resources.mark_store.history import FinishedSweep, History, read_history, write_history
+from spark_resources.mark_store.mark import MARKS_ROOT, earlier_marks
+from spark_resources.mark_store.record import MarkRecord
+from spark_resources.model import Outcome
+from spark_resources.stores.base import folders_in
+from spark_resources.stores.place import Place
+from spark_resources.stores.prefetch import fetch_in_parallel
+
+
+def record_mark(place: Place, record: MarkRecord, log_warning: LogMessage) -> None:
+    """Add a finished mark to the history. Callers must hold the namespace's lease."""
+    _update(place, lambda history: history.with_mark(record), log_warning)
+
+
+def record_sweep(place: Place, mark_id: str, log_warning: LogMessage) -> None:
+    """Add what the sweep of a mark, and later purges of its quarantine, have freed by now. Callers must hold the
+    namespace's lease."""
+
+    def with_sweep(history: History) -> History:
+        report = read_report(place, mark_id)
+        return history if report is None else history.with_sweep(finished_sweep(report, read_quarantine(place, report)))
+
+    _update(place, with_sweep, log_warning)
+
+
+def _update(place: Place, change: Callable[[History], History], log_warning: LogMessage) -> None:
+    try:
+        try:
+            known = read_history(place)
+        except UnknownFormat:
+            raise  # a newer version's file is left as it is
+        except DamagedData:
+            known = None
+        write_history(place, change(collected_history(place) if known is None else known))
+    except Exception as error:  # the run's own result is what counts
+        log_warning(f"The history of {place.namespace.uri}, which lakegc status shows, was not updated: {error}")
+
+
+def known_history(place: Place) -> History:
+    """The history of a namespace, for people. Where none was written, or it can't be used, it is collected from the
+    records of all marks, which takes longer."""
+    try:
+        known = read_history(place)
+    except DamagedData:
+        known = None
+    return collected_history(place) if known is None else known
+
+
+def collected_history(place: Place) -> History:
+    """The history, from the readable records of all marks and sweeps in a namespace."""
+
+    def read(mark_id: str) -> FinishedSweep | None:
+        try:
+            report = read_report(place, mark_id)
+            return None if report is None else finished_sweep(report, read_quarantine(place, report))
+        except (DamagedData, WrongUsage):
+            return None
+
+    history = History()
+    for mark in earlier_marks(place).finished:
+        history = history.with_mark(mark.record)
+    ids = sorted(folder.removeprefix(MARKS_ROOT).rstrip("/") for folder in folders_in(place.store(), MARKS_ROOT))
+    for sweep in filter(None, fetch_in_parallel(ids, read)):
+        history = history.with_sweep(sweep)
+    return history
+
+
+def finished_sweep(report: Report, quarantine: Quarantine) -> FinishedSweep:
+    """What a sweep has freed by now. Of a partly purged quarantine, the bytes aren't known and don't count."""
+    freed = (Outcome.DELETED.value, Outcome.PURGED.value)
+    objects, size = (sum(counts.get(name, 0) for name in freed) for counts in (report.objects, report.sizes))
+    purged_later = quarantine.purged - report.objects.get(Outcome.PURGED.value, 0)
+    if purged_later > 0 and purged_later == report.objects.get(Outcome.QUARANTINED.value, 0):
+        size += report.sizes.get(Outcome.QUARANTINED.value, 0)
+    return FinishedSweep(
+        mark_id=report.mark_id,
+        ended=report.ended,
+        objects=objects + purged_later,
+        bytes=size,
+        quarantined=quarantine.left,
+        failed=report.objects.get(Outcome.FAILED.value, 0),
+        late=report.late_objects,
+    )
