@@ -55,10 +55,10 @@ def reference(still: Marked, written: list[Path], mark_id: str) -> Path:
     return folder
 
 
-def test_status_lists_the_marks_of_all_repositories_or_of_the_given_one(
+def test_status_shows_a_row_for_each_repository_or_the_marks_of_the_given_one(
     hostile: Marked, still: Marked, pond: str, lakegc: Lakegc
 ) -> None:
-    """The table for people and the JSON for scripts have the same marks."""
+    """The JSON for scripts has all marks in both cases."""
     every = states(lakegc, still.settings)
     of_all, of_one = (lakegc(still.settings, "status", *which).out for which in ((), ("still",)))
 
@@ -67,8 +67,50 @@ def test_status_lists_the_marks_of_all_repositories_or_of_the_given_one(
     assert (every["still m1"]["state"], every["still m1"]["expired"], every["still m1"]["expired_bytes"]) == (
         "marked", 0, 0
     )  # fmt: skip
-    assert all(name in of_all for name in ("Marks", "hostile", "still", "m1", "marked"))
+    assert all(name in of_all for name in ("Repositories", "hostile", "still", "m1", "marked"))
+    assert "Marks of still" in of_one
     assert "hostile" not in of_one
+
+
+def test_the_overview_says_what_each_repository_waits_for(
+    hostile: Marked, still: Marked, pond: str, lakegc: Lakegc
+) -> None:
+    """The command is the one that the repository needs next; a repository without marks is in the table, too."""
+    settings = {**still.settings, "owners": "data-platform"}
+    output = lakegc(settings, "status").out
+    document = json.loads(lakegc(settings, "status", "--format", "json").out)
+    rows = {row["repository"]: row for row in document["repositories"]}
+    expired = rows["hostile"]["expired"]
+
+    assert rows["hostile"]["waits_for"].startswith("approval")
+    assert rows["hostile"]["next"] == "lakegc review hostile m1"
+    assert f"hostile waits for {rows['hostile']['waits_for']} by data-platform: lakegc review hostile m1" in output
+    assert (rows["still"]["expired"], rows["still"]["waits_for"], rows["still"]["next"]) == (0, "", "")
+    assert (rows[pond]["mark_id"], rows[pond]["waits_for"], rows[pond]["next"]) == (
+        None, "its first mark", f"lakegc mark {pond}",
+    )  # fmt: skip
+    assert document["totals"]["expired"] == expired > 0
+    assert f"{expired:,} objects" in output
+
+
+def test_the_overview_lists_the_newest_mark_first(hostile: Marked, still: Marked, lakegc: Lakegc) -> None:
+    """Repositories without marks come last."""
+    rows = json.loads(lakegc(still.settings, "status", "--format", "json").out)["repositories"]
+    made = [row["made"] for row in rows]
+
+    assert [time for time in made if time] == sorted([time for time in made if time], reverse=True)
+    assert made == sorted(made, key=lambda time: time is None)
+
+
+def test_the_marks_of_a_repository_are_listed_newest_first(still: Marked, lakegc: Lakegc, written: list[Path]) -> None:
+    """Ids needn't sort by time."""
+    start = Mark.open(still.place, "m1").record.start
+    another(still, written, "a-newer", start=start + timedelta(days=1))
+    another(still, written, "z-older", start=start - timedelta(days=1))
+
+    output = lakegc(still.settings, "status", "still").out
+
+    assert output.index("a-newer") < output.index("m1") < output.index("z-older")
 
 
 def test_status_names_the_command_that_makes_a_mark_if_there_are_none(
@@ -148,6 +190,7 @@ def test_a_repository_that_cannot_be_read_is_named_beside_the_others(
     listed = {row["repository"] for row in document["marks"]}
     assert (outcome.code, listed & {"hostile", "still"}) == (0, {"hostile"})
     assert "still: " in outcome.out
+    assert "1 can't be read" in outcome.out
     assert "damaged/mark.json is not a valid mark record" in document["unreadable"]["still"]
     alone.stopped(3, "damaged/mark.json is not a valid mark record")
 
