@@ -27,6 +27,9 @@ CREATED_TAG = "lakegc/repository_created"
 COMMAND_LINE_TAG = "lakegc/command_line"
 """The tag of runs of lakegc's command line, with the value true."""
 
+RESUMED_TAG = "lakegc/resumed_approval"
+"""The tag of a sweep that was started again, with the hash of its approval: there is one such run per approval."""
+
 
 def repository_key(repository: Repository) -> str:
     """A key that distinguishes a repository from a later one of the same name."""

@@ -242,6 +242,9 @@ def revoke(proposal: Proposal, *, who: str, now: datetime, how: str = REVOKED) -
             was_announced = withdraw_announcement(
                 place, proposal.record.mark_id, digest=proposal.digest, who=who, now=now
             )
+            if was_announced:  # a policy may have approved the mark, and its sweep begun, after the proposal was read
+                mark = Mark.open(place, proposal.record.mark_id)
+                refuse_used(replace(proposal, record=mark.record, mark=mark))
         was_approved = mark.record.state is MarkState.APPROVED
         if was_approved:
             mark.move_to(MarkState.MARKED, approval=None)

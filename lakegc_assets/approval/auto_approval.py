@@ -13,7 +13,7 @@ replace each other's, and a revocation is never lost: the sweep requires that th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from lakegc_assets.approval.approve import approve, refuse_without_announcement, revoke
 from lakegc_assets.approval.preconditions import (
@@ -22,7 +22,7 @@ from lakegc_assets.approval.preconditions import (
     refuse_store_without_conditional_writes,
 )
 from lakegc_assets.approval.proposals import ApprovalRequest, Proposal, propose
-from lakegc_assets.mark.context import Target
+from lakegc_assets.mark.context import Target, read_clocks
 from lakegc_assets.mark.sample_objects import youngest_object
 from lakegc_assets.mark.totals import EVERYTHING_ELSE, label_in_words, recorded_totals
 from lakegc_assets.rules.auto_approval import MarkFacts, Policy, unmet_conditions
@@ -93,6 +93,9 @@ def apply_policy(target: Target, lakefs: LakeFS, settings: Settings) -> Decision
     facts = facts_of(proposal, unreadable, settings, approved_at=approved_at)
     if unmet := unmet_conditions(facts, policy, now=now):
         return Decision(f"mark {record.mark_id} doesn't qualify: {'; '.join(unmet)}")
+    # the waiting time and all ages are by the store's clock: one that jumped could end the wait at once
+    clocks = read_clocks(proposal.store, lakefs, lambda: datetime.now(UTC))
+    clocks.check(settings.max_clock_skew, target.repository.id)
     check_unchanged(proposal, lakefs)
     if stored is None or not is_current:
         return announce(proposal, policy, replacing=stored)
@@ -146,7 +149,6 @@ def facts_of(
     record, place = proposal.record, proposal.target.place
     previous = record.previous or {}
     previous_id = previous.get("mark_id")
-    trusted = record.step("committed_addresses").facts.get("elsewhere", {}).get("trusted")
     return MarkFacts(
         own=proposal.mark is not None,
         state=record.state,
@@ -155,7 +157,7 @@ def facts_of(
         previous=previous_id,
         unreadable=tuple(sorted({*unreadable, *previous.get("unreadable", ())})),
         brakes=brakes(record, BrakeLimits.of(settings), now=approved_at),
-        trusted=None if trusted is None else tuple(trusted),
+        trusted=trusted_in(record),
         trusted_now=settings.trusted_repositories,
         candidates=record.counts["candidates"],
         candidate_bytes=record.counts["candidate_bytes"],
@@ -165,6 +167,15 @@ def facts_of(
         reasons=None if proposal.mark is None else reasons_of(proposal.mark),
         previous_reasons=None if previous_id is None else reasons_of(Mark.open(place, previous_id)),
     )
+
+
+def trusted_in(record: MarkRecord) -> tuple[str, ...] | None:
+    """The other repositories that any step of a mark trusted, because a resumed mark may continue with other settings;
+    None if it isn't recorded."""
+    if "trusted" not in record.step("committed_addresses").facts.get("elsewhere", {}):
+        return None
+    by_step = (step.facts.get("elsewhere", {}).get("trusted", ()) for step in record.steps.values())
+    return tuple(sorted({name for names in by_step for name in names}))
 
 
 def reasons_of(mark: Mark) -> frozenset[str] | None:
@@ -206,7 +217,10 @@ def announced_in_words(announcement: Announcement) -> str:
 def approve_announced(
     proposal: Proposal, announcement: Announcement, policy: Policy, lakefs: LakeFS, settings: Settings
 ) -> Decision:
-    """Approve a mark whose announcement is due. If it is revoked at the same time, the revocation wins."""
+    """Approve a mark whose announcement is due, unless meanwhile it is revoked, or a newer mark is finished.
+
+    Verifying a large set takes minutes, so both are checked after the approval is given, which is then revoked.
+    """
     now = proposal.store.now()
     request = ApprovalRequest(
         who=POLICY,
@@ -219,10 +233,26 @@ def approve_announced(
     approval = approve(proposal, request, lakefs, limits, now=now, single_deployment=single_deployment)
     try:
         refuse_without_announcement(proposal.target.place, proposal.record, approval)
-    except Refused:
-        revoke(proposal, who=POLICY, how="the announcement was revoked", now=proposal.store.now())
+        refuse_unless_newest(proposal)
+    except Refused as error:
+        how = "a newer mark was finished" if isinstance(error, NewerMark) else "the announcement was revoked"
+        revoke(proposal, who=POLICY, how=how, now=proposal.store.now())
         raise
     return Decision(f"mark {proposal.record.mark_id} was approved", proposal, approval)
+
+
+class NewerMark(Refused):
+    """Raised if a newer mark was finished while an older one was being approved."""
+
+
+def refuse_unless_newest(proposal: Proposal) -> None:
+    newest, _ = newest_finished_mark(proposal.target.place)
+    if newest is not None and newest.mark_id != proposal.record.mark_id:
+        raise NewerMark(
+            f"mark {newest.mark_id} was finished while the policy approved {proposal.name}, so that approval was "
+            "revoked.",
+            invariant=7,
+        )
 
 
 # --- for lists of marks and reviews -----------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from lakegc_assets.assets.backup import backup
 from lakegc_assets.assets.results import MaterializeResults, reporting_failures
 from lakegc_assets.assets.review import expired_set, sweep_approval
 from lakegc_assets.notifications.metrics import publish_repository
-from lakegc_assets.partitions import PARTITIONS
+from lakegc_assets.partitions import PARTITIONS, RESUMED_TAG
 from lakegc_assets.progress import logged_and_warned
 from lakegc_assets.resources import MarksResource
 from lakegc_assets.sweep.history import record_sweep
@@ -31,8 +31,10 @@ class SweepConfig(dg.Config):
         default="", description="require a backup of the mark in this location; empty: LAKEGC_BACKUP_TO, if set"
     )
 
-    def options(self) -> SweepOptions:
-        return SweepOptions(self.rate or None, self.quarantine, self.backup_to)
+    def options(self, run: dg.DagsterRun) -> SweepOptions:
+        # a re-execution in the UI keeps the tags, but a person launches it
+        unattended = RESUMED_TAG in run.tags and run.parent_run_id is None
+        return SweepOptions(self.rate or None, self.quarantine, self.backup_to, unattended)
 
 
 @dg.asset(
@@ -55,7 +57,7 @@ def sweep_report(context: dg.AssetExecutionContext, config: SweepConfig, marks: 
     instead, and `lakegc undo` restores them.
     """
     with reporting_failures(context):
-        run = open_sweep(marks, context.partition_key, config.options(), context.log.info)
+        run = open_sweep(marks, context.partition_key, config.options(context.run), context.log.info)
         report = sweep(run)
         settings, log_warning = marks.settings(report.repository), logged_and_warned(context.log.warning)
         record_sweep(run.place, report.mark_id, log_warning)

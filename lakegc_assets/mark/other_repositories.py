@@ -185,7 +185,7 @@ def read_staged(run: MarkRun, notes: StepNotes) -> None:
     listing = list_other_repositories(run)
     for part in STAGED_PARTS if listing.places else ():
         write_staged(run, notes, listing, STAGED, part)
-    notes.facts[FACTS] = {"unread": listing.unread}
+    notes.facts[FACTS] = {"unread": listing.unread, "trusted": list(listing.trusted)}
     report_unread(run, listing.unread)
 
 
@@ -201,6 +201,7 @@ def read_at_the_end(run: MarkRun, notes: StepNotes) -> list[Dataset]:
         datasets += read_new_tables(run, notes, listing)
     facts = notes.facts.setdefault(FACTS, {"unread": {}})
     facts["unread"] = {**listing.unread, **facts["unread"]}
+    facts["trusted"] = list(listing.trusted)
     report_unread(run, listing.unread)
     newly_unread = facts["unread"].keys() - run.mark.record.step(COMMITTED).facts[FACTS]["unread"].keys()
     if newly_unread and len(carried := earlier_addresses(run, marks_with_these_spellings(run), newly_unread)):

@@ -19,8 +19,10 @@ from lakegc_assets.mark.context import Target, find_target, user_and_machine, wi
 from lakegc_assets.mark.preconditions import refuse_another_repository
 from lakegc_assets.progress import LogMessage, logged_and_published
 from lakegc_assets.resources import MarksResource
+from lakegc_assets.rules.resumption import why_not_resumed
 from lakegc_assets.sweep.context import ForeignMark, SweepLimits, SweepRun
 from lakegc_assets.sweep.foreign_marks import begin_sweep_record, refuse_revoked
+from lakegc_assets.sweep.report import read_report
 from spark_resources.errors import Refused, WrongUsage
 from spark_resources.mark_store.approval import Approval, read_approval
 from spark_resources.mark_store.foreign_expired_set import reference_mark
@@ -37,11 +39,13 @@ BEGUN_STATES = (MarkState.SWEEPING, MarkState.SWEPT_WITH_FAILURES)
 @dataclass(frozen=True, slots=True)
 class SweepOptions:
     """Options of one sweep: maximum keys per second, whether to quarantine instead of deleting even if the settings
-    don't, and the location of the required backup ("" for the configured one)."""
+    don't, and the location of the required backup ("" for the configured one). `unattended` is whether a sensor started
+    a failed sweep again."""
 
     rate: float | None = None
     quarantine: bool = False
     backup_to: str = ""
+    unattended: bool = False
 
 
 def open_sweep(marks: MarksResource, partition_key: str, options: SweepOptions, log_message: LogMessage) -> SweepRun:
@@ -55,6 +59,8 @@ def open_sweep(marks: MarksResource, partition_key: str, options: SweepOptions, 
     if Mark.exists(target.place, partition.mark_id):
         verified = Mark.open(target.place, partition.mark_id).record
         refuse_unapproved(target, verified)
+        if options.unattended:
+            refuse_resumption(target, verified, max_age=marks.settings(partition.repository).brake_age)
         lease = marks.ensure_lease(partition, target, marks.settings(partition.repository))
         mark, foreign = Mark.open(target.place, partition.mark_id), None  # read again under the lease
         refuse_changed_meanwhile(mark.record, verified)
@@ -66,18 +72,44 @@ def open_sweep(marks: MarksResource, partition_key: str, options: SweepOptions, 
     if foreign is None:
         refuse_another_approval(mark.record, approval)
     options = options_in_force(options, marks.settings(partition.repository), approval)
-    return sweep_run(marks, partition, target, mark, lease, options, log_message, foreign)
+    run = sweep_run(marks, partition, target, mark, lease, options, log_message, foreign)
+    return without_trust(run) if approval is not None and approval.policy is not None else run
+
+
+def without_trust(run: SweepRun) -> SweepRun:
+    """A sweep that reads every other repository, even those that the settings trust now: the policy that approved the
+    mark relied on all of them being read."""
+    return replace(run, limits=replace(run.limits, marking=replace(run.limits.marking, trusted=())))
 
 
 def options_in_force(options: SweepOptions, settings: Settings, approval: Approval | None) -> SweepOptions:
     """The options of a sweep together with the settings, and with what a policy required that approved the mark: a
-    quarantine or backup that it relied on remains required if the settings have changed since then."""
+    quarantine or backup that it relied on remains required if the settings have changed since then.
+
+    Raises `Refused` if another backup is required than the one that the policy relied on.
+    """
     terms = approval.policy if approval is not None else None
     return replace(
         options,
         quarantine=options.quarantine or settings.sweep_quarantine or bool(terms and terms["quarantine"]),
-        backup_to=options.backup_to or settings.backup_to or (terms and terms["backup_to"]) or "",
+        backup_to=backup_in_force(options.backup_to or settings.backup_to or "", approval),
     )
+
+
+def backup_in_force(required: str, approval: Approval | None) -> str:
+    """The location of the backup that a sweep requires ("" for none): `required`, by the options or settings, or the
+    one that the policy relied on. Raises `Refused` if these are two different locations."""
+    if approval is None or approval.policy is None:
+        return required
+    relied_on = approval.policy["backup_to"]
+    if required and relied_on and required != relied_on:
+        raise Refused(
+            f"the policy that approved mark {approval.mark_id} relied on a backup in {relied_on}, "
+            f"but this sweep would require one in {required} instead. Set LAKEGC_BACKUP_TO to {relied_on} for this "
+            "sweep. Or, unless it has begun, approve the mark yourself: lakegc revoke, then lakegc approve.",
+            invariant=7,
+        )
+    return required or relied_on or ""
 
 
 def open_swept(marks: MarksResource, partition_key: str, options: SweepOptions, log_message: LogMessage) -> SweepRun:
@@ -129,8 +161,7 @@ def refuse_sweep_early(target: Target, mark_id: str, *, backup_to: str | None) -
         approval = read_approval(place, mark_id)
         if record.state not in BEGUN_STATES:
             check_approved(target, record, approval, now=now)
-        if approval is not None and approval.policy is not None:
-            backup_to = backup_to or approval.policy["backup_to"]
+        backup_to = backup_in_force(backup_to or "", approval)
         digest = record.digest or ""
     else:
         foreign = known_foreign(target, Partition(target.repository.id, mark_id))
@@ -156,6 +187,18 @@ def refuse_unapproved(target: Target, record: MarkRecord) -> None:
         verify_recorded_files(target, record)
         return
     verify_approved(target, record, approval, now=place.store().now())
+
+
+def refuse_resumption(target: Target, record: MarkRecord, *, max_age: timedelta) -> None:
+    """Raise `Refused` if a sweep may not be started again without a person. Its run may have been queued for long."""
+    approval, report = read_approval(target.place, record.mark_id), read_report(target.place, record.mark_id)
+    outcomes, now = None if report is None else report.objects, target.place.store().now()
+    if why := why_not_resumed(record, approval, outcomes, max_age=max_age, now=now):
+        name = f"{record.repository} {record.mark_id}"
+        raise Refused(
+            f"the sweep of {name} isn't started again without a person: {why}. To resume it: lakegc sweep {name}.",
+            invariant=7,
+        )
 
 
 def refuse_another_approval(record: MarkRecord, approval: Approval | None) -> None:

@@ -16,10 +16,12 @@ from typing import Any
 import pytest
 
 from lakegc_assets.approval import auto_approval
+from lakegc_assets.approval.approve import revoke
 from lakegc_assets.approval.auto_approval import POLICY, apply_policy
 from lakegc_assets.rules.auto_approval import Policy
-from lakegc_assets.sweep.preconditions import SweepOptions, options_in_force
+from lakegc_assets.sweep.preconditions import SweepOptions, options_in_force, refuse_sweep_early
 from spark_resources.errors import DamagedData, LakegcError, Refused, UnknownFormat, Untrusted, WrongUsage
+from spark_resources.lakefs import LakeFS
 from spark_resources.lakefs_sandbox import Sandbox
 from spark_resources.lakefs_sandbox.gc_api import set_rules
 from spark_resources.mark_store.announcement import (
@@ -28,7 +30,7 @@ from spark_resources.mark_store.announcement import (
     read_announcement,
     withdraw_announcement,
 )
-from spark_resources.mark_store.mark import asset_folder, mark_folder
+from spark_resources.mark_store.mark import Mark, asset_folder, mark_folder
 from spark_resources.model import MarkState, Rules
 from spark_resources.settings import Settings
 from tests.approval.conftest import Lake, alter_file, with_one_bit_flipped
@@ -36,7 +38,7 @@ from tests.support.command_line import Lakegc
 from tests.support.finished_marks import START
 from tests.support.mark_runs import target_of
 from tests.support.policies import BEFORE, DAY, HOUR, OLD, Fleet
-from tests.support.reviewable_marks import expired
+from tests.support.reviewable_marks import FACTS, expired
 
 KEY = "5e" * 32
 NEW_REASON = expired("data/s/new", old=50)
@@ -98,6 +100,7 @@ UNUSUAL: Mapping[str, dict[str, Any]] = {
     "1 reason did not occur in the previous mark, m0: no commit": {"rows": [*OLD[:9], NEW_REASON]},
     "no object is expired": {"rows": []},
     "without reading them: pond": {"elsewhere": {"trusted": ["pond"], "unread": {}}},
+    "without reading them: puddle": {"facts": {**FACTS, "elsewhere": {"trusted": ["puddle"], "unread": {}}}},
     "the brake others/pond has tripped": {"elsewhere": {"trusted": [], "unread": {"pond": "forbidden"}}},
     "doesn't record which other repositories it trusted": {"elsewhere": None},
     "first mark": {"previous": None},
@@ -213,6 +216,41 @@ def test_only_the_newest_finished_mark_is_approved(fleet: Fleet) -> None:
     assert fleet.lake.approval("m2") is None
 
 
+def test_a_mark_that_finishes_during_the_approval_prevents_it(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Verifying the files of a large set takes long enough for another mark to finish."""
+    announced(fleet).wait(DAY + HOUR)
+    give = auto_approval.approve
+
+    def give_after_another_mark(*arguments: Any, **options: Any) -> Any:
+        fleet.add_mark("m2", start=fleet.lake.now - HOUR)
+        return give(*arguments, **options)
+
+    monkeypatch.setattr(auto_approval, "approve", give_after_another_mark)
+    with pytest.raises(Refused, match="m2 was finished while the policy approved mark m1"):
+        fleet.tick()
+    assert fleet.lake.record().state is MarkState.MARKED
+    with pytest.raises(Refused, match="is not approved"):
+        fleet.lake.verify()
+
+
+def test_nothing_is_announced_or_approved_while_clocks_differ(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store's clock jumps, and the waiting time seems to have passed; or it was behind when it was announced."""
+    fleet.add_marks()
+    server_time = LakeFS.server_time
+    monkeypatch.setattr(LakeFS, "server_time", lambda lakefs: server_time(lakefs) + HOUR)
+    with pytest.raises(Refused, match=r"clocks used for .* differ by"):
+        fleet.tick()
+    assert not fleet.file.exists()
+
+    monkeypatch.setattr(LakeFS, "server_time", server_time)
+    fleet.tick()
+    fleet.wait(DAY + HOUR)
+    monkeypatch.setattr(LakeFS, "server_time", lambda lakefs: server_time(lakefs) - DAY)
+    with pytest.raises(Refused, match=r"clocks used for .* differ by"):
+        fleet.tick()
+    fleet.assert_not_approved()
+
+
 def test_two_daemons_approve_once(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both find the mark due. One of them writes the approval, and the other one stops."""
     announced(fleet).wait(DAY + HOUR)
@@ -303,6 +341,30 @@ def test_a_revocation_during_the_approval_wins(fleet: Fleet, monkeypatch: pytest
     assert fleet.lake.record().state is MarkState.MARKED
     with pytest.raises(Refused, match="is not approved"):
         fleet.lake.verify()
+
+
+def test_a_revocation_of_an_announcement_also_revokes_the_approval_given_meanwhile(fleet: Fleet) -> None:
+    """The person saw a mark that was merely announced."""
+    announced(fleet).wait(DAY + HOUR)
+    seen = fleet.lake.proposal()
+    assert fleet.tick().approval is not None
+
+    revoke(seen, who="Grace", now=fleet.lake.now)
+
+    assert fleet.lake.record().state is MarkState.MARKED
+    approval = fleet.lake.approval()
+    assert approval is not None
+    assert (approval.ended or {})["who"] == "Grace"
+
+
+def test_a_revocation_that_comes_after_the_sweep_began_does_not_claim_success(fleet: Fleet) -> None:
+    announced(fleet).wait(DAY + HOUR)
+    seen = fleet.lake.proposal()
+    fleet.tick()
+    Mark.open(fleet.lake.place, "m1").move_to(MarkState.SWEEPING)
+
+    with pytest.raises(Refused, match="the mark's state is sweeping"):
+        revoke(seen, who="Grace", now=fleet.lake.now)
 
 
 def test_an_announcement_that_was_revoked_or_removed_stops_the_sweep(fleet: Fleet) -> None:
@@ -453,6 +515,19 @@ def test_what_the_policy_relied_on_binds_the_sweep_whatever_the_settings_are_the
 
     assert options_in_force(SweepOptions(), fleet.settings, approval) == SweepOptions(None, True, "/backups")
     assert options_in_force(SweepOptions(), fleet.settings, None) == SweepOptions()
+
+
+def test_a_backup_in_another_location_does_not_replace_the_one_that_the_policy_relied_on(fleet: Fleet) -> None:
+    fleet.approve(backup_to="/backups")
+    approval = fleet.lake.approval()
+    fleet.options["backup_to"] = "/tmp/scratch"
+
+    with pytest.raises(Refused, match="relied on a backup in /backups, but this sweep would require one in /tmp/scr"):
+        options_in_force(SweepOptions(), fleet.settings, approval)
+    with pytest.raises(Refused, match="relied on a backup in /backups"):
+        refuse_sweep_early(fleet.lake.target, "m1", backup_to="/tmp/scratch")
+    assert options_in_force(SweepOptions(backup_to="/backups"), fleet.settings, approval).backup_to == "/backups"
+    assert options_in_force(SweepOptions(), fleet.settings, None).backup_to == "/tmp/scratch"
 
 
 def test_the_setting_sweep_quarantine_applies_to_sweeps_without_an_option(fleet: Fleet) -> None:

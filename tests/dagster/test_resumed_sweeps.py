@@ -11,10 +11,11 @@ import dagster as dg
 import pytest
 
 from lakegc_assets import dead_runs
+from lakegc_assets.assets.sweep import SweepConfig
 from lakegc_assets.definitions import backup_job, defs, sweep_job
 from lakegc_assets.jobs import backup_and_sweep_job
-from lakegc_assets.partitions import COMMAND_LINE_TAG
-from lakegc_assets.sensors.failed_sweeps import FAILED_RUN_TAG, RESUMED_TAG, resumed_sweeps
+from lakegc_assets.partitions import COMMAND_LINE_TAG, RESUMED_TAG
+from lakegc_assets.sensors.failed_sweeps import FAILED_RUN_TAG, resumed_sweeps
 from spark_resources.lakefs.resource import LakeFSResource
 from spark_resources.model import MarkState
 from tests.approval.conftest import Lake
@@ -288,3 +289,13 @@ def status(watched: Watched, run_id: str) -> dg.DagsterRunStatus:
     run = watched.instance.get_run_by_id(run_id)
     assert run is not None
     return run.status
+
+
+def test_a_sweep_knows_whether_the_sensor_or_a_person_launched_it(watched: Watched) -> None:
+    """A re-execution in the UI keeps the tags. The sweep that the sensor launched checks again whether it may start."""
+    watched.fail()
+    [request] = watched.tick()
+    by_sensor, by_person = dg.DagsterRun("sweep", tags=request.tags), dg.DagsterRun("sweep")
+    again = dg.DagsterRun("sweep", tags=request.tags, parent_run_id="0" * 8, root_run_id="0" * 8)
+
+    assert [SweepConfig().options(run).unattended for run in (by_sensor, by_person, again)] == [True, False, False]

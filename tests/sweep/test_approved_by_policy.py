@@ -13,6 +13,7 @@ from unittest import mock
 import pytest
 
 from lakegc_assets.approval.auto_approval import Decision, apply_policy
+from lakegc_assets.mark.sample_objects import samples_by_kind, youngest_object
 from lakegc_assets.resources import MarksResource
 from lakegc_assets.sweep.preconditions import SweepOptions
 from spark_resources.deleting.quarantine import key_in_quarantine
@@ -20,6 +21,8 @@ from spark_resources.errors import Refused
 from spark_resources.lakefs import LakeFS, LakeFSSettings
 from spark_resources.lakefs_sandbox import Sandbox
 from spark_resources.mark_store.approval import Approval, approval_key
+from spark_resources.mark_store.mark import Mark
+from spark_resources.model import AddressType
 from spark_resources.settings import Settings
 from tests.support.mark_runs import ANY_AGE, Marker, Sweeper, quick_environment, target_of
 
@@ -83,3 +86,35 @@ def test_the_sweep_of_a_mark_that_a_policy_approved_quarantines_even_if_the_sett
         assert (report.objects, report.quarantine) == ({"quarantined": 1}, True)
         assert place.store().read(key_in_quarantine("m1", address)) == b"old"
         assert lake.read("main", "a")[1] == b"new"
+
+
+def test_the_sweep_reads_repositories_that_were_trusted_only_after_the_approval(tmp_path: Path) -> None:
+    """The policy approves only marks that read all of them. An incremental mark's facts cover its whole set."""
+    with Sandbox(tmp_path) as sandbox:
+        lake, pond = sandbox.create("lake"), sandbox.create("pond")
+        first = lake.put("main", "a", b"first")
+        sandbox.set_clock(sandbox.now() + timedelta(days=10))
+        lake.put("main", "a", b"second")
+        lake.put("main", "a", b"new")
+        lake.commit("main", "first")
+        sandbox.set_clock(sandbox.now() + timedelta(days=40))
+        settings = {**sandbox.settings, **POLICY, "auto_approve_max_share": "0.9", "brake_share": "0.9"}
+        Marker().mark(settings, "lake", "m0", ANY_AGE)
+        sandbox.set_clock(sandbox.now() + timedelta(days=1))
+        second = Marker().mark(settings, "lake", "m1", ANY_AGE)
+        assert second.record.is_incremental
+        assert len(second.expired) == second.record.counts["expired"] == 2
+        mark = Mark.open(second.target.place, "m1")
+        newest = max(row["modified"] for row in samples_by_kind(mark)["largest"])
+        assert youngest_object(mark) == newest > sandbox.now() - timedelta(days=42)
+        apply(settings)
+        sandbox.set_clock(sandbox.now() + timedelta(days=1, minutes=1))
+        assert apply(settings).sentence == "mark m1 was approved"
+
+        address, kind = f"local://lake/{first.address}", AddressType.FULL
+        pond.stage("main", [replace(first, path=b"there", address=address, address_type=kind)])
+        trusting = {**sandbox.settings, "trusted_repositories": "pond"}
+        report = Sweeper().sweep(trusting, "lake", "m1", SweepOptions())
+
+        assert report.objects == {"quarantined": 1, "rescued": 1}
+        assert pond.read("main", "there")[1] == b"first"

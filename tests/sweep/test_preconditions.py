@@ -7,7 +7,12 @@ from datetime import timedelta
 
 import pytest
 
-from lakegc_assets.sweep.preconditions import approved_foreign, refuse_changed_meanwhile, refuse_unapproved
+from lakegc_assets.sweep.preconditions import (
+    approved_foreign,
+    refuse_changed_meanwhile,
+    refuse_resumption,
+    refuse_unapproved,
+)
 from spark_resources.errors import Refused
 from spark_resources.mark_store.mark import Mark
 from spark_resources.mark_store.record import MarkRecord, digest_of
@@ -50,6 +55,19 @@ def test_a_sweep_resumes_only_with_the_approved_set(lake: Lake) -> None:
     record = altered(lake, cutoff=other.cutoff, digest=digest_of(other))
     with pytest.raises(Refused, match="for a different set"):
         refuse_unapproved(lake.target, record)
+
+
+def test_a_sweep_that_a_sensor_started_again_ends_with_its_approval(lake: Lake) -> None:
+    """Its run may have been queued for days. A person may still resume it."""
+    lake.add_mark()
+    approval = lake.approve()
+    Mark.open(lake.place, "m1").move_to(MarkState.SWEEPING)
+    refuse_resumption(lake.target, lake.record(), max_age=7 * DAY)
+
+    lake.sandbox.set_clock(approval.until)
+    with pytest.raises(Refused, match="isn't started again without a person: its approval ended"):
+        refuse_resumption(lake.target, lake.record(), max_age=70 * DAY)
+    refuse_unapproved(lake.target, lake.record())
 
 
 def test_a_killed_sweep_can_be_resumed_after_its_approval_has_expired(lake: Lake) -> None:
