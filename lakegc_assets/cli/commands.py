@@ -393,7 +393,7 @@ def status(
     repository: Annotated[str | None, typer.Argument(metavar="[REPO]", help="one repository; all by default")] = None,
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Show what each repository waits for, or list one repository's marks. Shows their states and what was freed."""
+    """Show what each repository waits for, or the marks of one. Shows states and what was freed."""
     from lakegc_assets.cli import status as statuses
 
     statuses.show_status(repository, as_json=output is Format.JSON)

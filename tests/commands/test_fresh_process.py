@@ -41,7 +41,7 @@ STEPS = {
     "purge": ("purge", "lake", "m1", "--yes"),
     "restore": ("restore", "lake", "m1", "{backup}"),
     "drill": ("restore", "lake", "m1", "{backup}", "--drill", "2"),
-    "status": ("status",),
+    "status": ("status", "lake"),
     "config check": ("config", "check", "lake"),
     "fsck": ("fsck", "lake"),
     "holds add": ("holds", "lake", "add", "h1", "--owner", "me", "--reason", "a test", "--tags", "v*"),
