@@ -130,15 +130,21 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def read_fleet_file(path: Path, known: KnownSettings) -> FleetFile:
-    """Read a fleet file. Raises `WrongUsage`, naming the file, section and setting, if it isn't TOML, or has an
-    unknown, renamed, secret or misplaced setting."""
+def read_fleet_file(path: Path) -> str:
+    """The text of a fleet file. Raises `WrongUsage` if it can't be read."""
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise WrongUsage(
             f"the fleet file {path} can't be read ({type(error).__name__}). It must be a readable UTF-8 file."
         ) from None
+
+
+def parse_fleet_file(path: Path, text: str, known: KnownSettings) -> FleetFile:
+    """Parse the text of a fleet file. Raises `WrongUsage`, naming the file, section and setting, if it isn't TOML, or
+    has an unknown, renamed, secret or misplaced setting."""
+    try:
+        content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise WrongUsage(f"the fleet file {path} is not valid TOML: {error}") from None
     except (ValueError, RecursionError):  # a number with thousands of digits, or nested lists

@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -31,7 +32,13 @@ from spark_resources.errors import LakegcError, WrongUsage, did_you_mean
 from spark_resources.identifiers import Event, Scope
 from spark_resources.records.signing import KEY_FORMAT, KEY_VARIABLE, SigningKeys, parse_keys
 from spark_resources.settings.fleet_file import VARIABLE as FLEET_FILE_VARIABLE
-from spark_resources.settings.fleet_file import FleetFile, KnownSettings, find_fleet_file, read_fleet_file
+from spark_resources.settings.fleet_file import (
+    FleetFile,
+    KnownSettings,
+    find_fleet_file,
+    parse_fleet_file,
+    read_fleet_file,
+)
 
 if TYPE_CHECKING:
     from spark_resources.stores.retry import RetryPolicy
@@ -288,6 +295,7 @@ class Settings(BaseSettings):
     # Holds in addition to those in the namespaces, each with the fields of an entry of `holds.yaml`. Unlike other
     # settings, those of all sources apply together.
     holds: tuple[dict[str, Any], ...] = ()
+
     # Automation: when a mark that waits for approval is reported, and when marks and sweeps count as overdue. Without
     # `mark_max_age`, a mark is overdue when two times of `mark_cron` have passed without one.
     approval_reminder: Duration = timedelta(days=2)
@@ -385,25 +393,7 @@ class Settings(BaseSettings):
         """The fleet file that LAKEGC_CONFIG names, or else `lakegc.toml` in the directory (by default the working
         directory); None if there is none. Raises `WrongUsage` if any section of it is invalid."""
         path = find_fleet_file(environ, Path() if directory is None else directory)
-        if path is None:
-            return None
-        secret = [name for name in cls.model_fields if cls.is_secret(name, "")]
-        fleet = read_fleet_file(
-            path, KnownSettings(cls.model_fields, secret, PROCESS_SETTINGS, RENAMED, ADDITIVE_SETTINGS)
-        )
-        for values in (fleet.values(None), *map(fleet.section, fleet.sections)):
-            given = {name: value for name, (value, _) in values.items()}
-            origins = {name: origin for name, (_, origin) in values.items()}
-            _refuse_booleans_as_numbers(cls, given, origins)
-            try:
-                cls(**given)
-            except ValidationError as error:
-                raise _validation_error(cls, error, given, origins) from None
-            if cls.is_secret("spark_conf", str(given.get("spark_conf", ""))):
-                raise WrongUsage(
-                    f"{origins['spark_conf']} contains a secret: set the variable LAKEGC_SPARK_CONF instead"
-                )
-        return fleet
+        return None if path is None else _validated_fleet_file(cls, path, read_fleet_file(path))
 
     @classmethod
     def is_secret(cls, name: str, value: str) -> bool:
@@ -457,6 +447,26 @@ def has_json_logs(environ: Mapping[str, str], home: Path) -> bool:
         return environ.get(f"{PREFIX}LOG_FORMAT", "").strip() == "json"
 
 
+# with 50 sections, validating all of them takes 20 ms, and a tick of a schedule loads settings for each repository
+@lru_cache(maxsize=4)
+def _validated_fleet_file(cls: type[Settings], path: Path, text: str) -> FleetFile:
+    """The fleet file with this text, with valid values in every section. Raises `WrongUsage` for any other."""
+    secret = [name for name in cls.model_fields if cls.is_secret(name, "")]
+    known = KnownSettings(cls.model_fields, secret, PROCESS_SETTINGS, RENAMED, ADDITIVE_SETTINGS)
+    fleet = parse_fleet_file(path, text, known)
+    for values in (fleet.values(None), *map(fleet.section, fleet.sections)):
+        given = {name: value for name, (value, _) in values.items()}
+        origins = {name: origin for name, (_, origin) in values.items()}
+        _refuse_booleans_as_numbers(cls, given, origins)
+        try:
+            cls(**given)
+        except ValidationError as error:
+            raise _validation_error(cls, error, given, origins) from None
+        if cls.is_secret("spark_conf", str(given.get("spark_conf", ""))):
+            raise WrongUsage(f"{origins['spark_conf']} contains a secret: set the variable LAKEGC_SPARK_CONF instead")
+    return fleet
+
+
 _Source = dict[str, tuple[Any, str]]
 
 
@@ -466,10 +476,8 @@ def _variables(cls: type[Settings], environ: Mapping[str, str]) -> _Source:
     source = EnvSettingsSource(cls, case_sensitive=True)
     source.env_vars = {PREFIX + name: text for name, text in texts.items()}  # with the fields' lower-case names
     values: _Source = {}
-    for (
-        name,
-        text,
-    ) in texts.items():  # calling the source would inspect all other fields, too, which takes three times as long
+    # calling the source would inspect all other fields, too, which takes three times as long
+    for name, text in texts.items():
         field, variable = cls.model_fields[name], PREFIX + name.upper()
         try:
             if name in ADDITIVE_SETTINGS:

@@ -172,3 +172,12 @@ def test_a_fleet_file_that_is_there_but_is_no_file_is_refused(tmp_path: Path, ki
         Settings.load({}, NO_HOME, directory=tmp_path)
     path.rmdir() if kind == "folder" else path.unlink()
     assert Settings.load({}, NO_HOME, directory=tmp_path / "missing").min_age == timedelta(hours=24)
+
+
+def test_a_changed_file_applies_at_once(tmp_path: Path) -> None:
+    """A process that runs for weeks, such as Dagster's daemon, validates each content only once."""
+    assert load(tmp_path, FLEET, "lake-main").brake_share == 0.02
+    assert load(tmp_path, FLEET.replace("0.02", "0.03"), "lake-main").brake_share == 0.03
+    with pytest.raises(WrongUsage, match="min_aeg"):
+        load(tmp_path, f"min_aeg = '1h'\n{FLEET}", "lake-main")
+    assert load(tmp_path, FLEET, "lake-main").brake_share == 0.02
