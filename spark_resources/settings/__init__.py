@@ -1,4 +1,8 @@
-"""The settings of lakegc: what there is to set (`settings`), and the file for a fleet (`fleet_file`)."""
+"""The settings of lakegc.
+
+`settings` has all of them. Two of their sources have modules: `fleet_file` and `lakectl`. `value_types` parses values,
+and `value_errors` explains invalid ones.
+"""
 
 from spark_resources.settings.settings import (
     ADDITIVE_SETTINGS,
@@ -6,10 +10,10 @@ from spark_resources.settings.settings import (
     RENAMED,
     Settings,
     has_json_logs,
-    parse_duration,
     refuse_unknown_variables,
     unknown_variables,
 )
+from spark_resources.settings.value_types import parse_duration
 
 __all__ = [
     "ADDITIVE_SETTINGS",

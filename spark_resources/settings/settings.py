@@ -7,30 +7,26 @@ that has a setting wins. `Settings.load` gets the environment as an argument; no
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
-from fnmatch import fnmatchcase
+from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from cronsim import CronSim, CronSimError
-from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, SecretStr, ValidationError
+from pydantic import Field, PrivateAttr, ValidationError
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
-    NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     SettingsError,
 )
 
 from spark_resources.errors import LakegcError, WrongUsage, did_you_mean
-from spark_resources.identifiers import Event, Scope
-from spark_resources.records.signing import KEY_FORMAT, KEY_VARIABLE, SigningKeys, parse_keys
+from spark_resources.identifiers import Scope
+from spark_resources.records.signing import KEY_VARIABLE, SigningKeys, parse_keys
 from spark_resources.settings.fleet_file import VARIABLE as FLEET_FILE_VARIABLE
 from spark_resources.settings.fleet_file import (
     FleetFile,
@@ -38,6 +34,30 @@ from spark_resources.settings.fleet_file import (
     find_fleet_file,
     parse_fleet_file,
     read_fleet_file,
+)
+from spark_resources.settings.lakectl import Source, lakectl_file, lakectl_variables
+from spark_resources.settings.value_errors import expected_form, refuse_booleans_as_numbers, validation_error
+from spark_resources.settings.value_types import (
+    Address,
+    Amount,
+    Count,
+    Cron,
+    Destination,
+    Duration,
+    Events,
+    HeadCheck,
+    MetricsFile,
+    Name,
+    Patterns,
+    Requests,
+    RetrySeconds,
+    Seconds,
+    Secret,
+    SecretTexts,
+    Share,
+    Tasks,
+    Wait,
+    Webhook,
 )
 
 if TYPE_CHECKING:
@@ -71,122 +91,11 @@ repository."""
 ADDITIVE_SETTINGS = frozenset({"holds"})
 """Lists to which each source and section adds. A section can't remove what others contain."""
 
-# lakectl's variables, and the same settings in its file (as section, name).
-_LAKECTL_VARIABLES = {
-    "endpoint_url": "LAKECTL_SERVER_ENDPOINT_URL",
-    "access_key_id": "LAKECTL_CREDENTIALS_ACCESS_KEY_ID",
-    "secret_access_key": "LAKECTL_CREDENTIALS_SECRET_ACCESS_KEY",
-}
-_LAKECTL_FILE = {
-    "endpoint_url": ("server", "endpoint_url"),
-    "access_key_id": ("credentials", "access_key_id"),
-    "secret_access_key": ("credentials", "secret_access_key"),
-}
-
 _SPARK_SECRETS = re.compile(
     r"secret|password|passphrase|pwd|token|credential|signature|\bsig=|sas|(access|account|api|private|shared)[._-]?key"
     r"|encryption[._-]?key(?!size|gen)|://[^/@\s\"]*:[^/@\s\"]*@",
     re.IGNORECASE,
 )
-_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(w|d|h|m|s)")
-_SECONDS = {"w": 604_800, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
-
-
-def parse_duration(text: str) -> timedelta:
-    """Parse a duration such as `24h`, `90m`, `1d12h` or `0`. Raises `ValueError`, including if a number has no unit."""
-    stripped = text.strip().lower()
-    parts = _DURATION_PART.findall(stripped)
-    if stripped == "0":
-        return timedelta(0)
-    if not parts or "".join(number + unit for number, unit in parts) != stripped:
-        raise ValueError(f"'{text}' is not a duration")
-    try:
-        return timedelta(seconds=sum(float(number) * _SECONDS[unit] for number, unit in parts))
-    except OverflowError:
-        raise ValueError(f"the duration '{text}' is too long") from None
-
-
-def _duration(value: object) -> object:
-    """A duration's text as a timedelta, or the timedelta itself. A number is refused, because its unit is unknown."""
-    if isinstance(value, timedelta):
-        return value
-    if isinstance(value, str):
-        return parse_duration(value)
-    raise ValueError("not a duration")
-
-
-def _address(value: object) -> object:
-    """An http(s) address. User name and password are refused, because messages would show them."""
-    if isinstance(value, str) and re.fullmatch(r"https?://[^/?#@\s]+(/[^?#@\s]*)?", value.strip()):
-        return value.strip()
-    raise ValueError("not an address")
-
-
-def _webhook(value: object) -> object:
-    """An http(s) address, which may have a query. User name and password are refused, because they wouldn't be sent."""
-    if isinstance(value, str) and re.fullmatch(r"https?://[^/?#@\s]+(/[^#\s]*)?", value.strip()):
-        return value.strip()
-    raise ValueError("not an address")
-
-
-def _metrics_file(value: str) -> str:
-    """An absolute path that the node exporter reads. Raises `ValueError` for any other."""
-    if not value.startswith("/") or not value.endswith(".prom"):
-        raise ValueError("not an absolute path that ends with .prom")
-    return value
-
-
-def _event_patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
-    """Patterns that each match an event. Others are refused: a misspelled one would silently drop notifications."""
-    for pattern in patterns:
-        if not any(fnmatchcase(event, pattern) for event in Event):
-            raise ValueError(f"no event matches {pattern}")
-    return patterns
-
-
-def _destination(value: str) -> str:
-    """A destination of backups. Secrets in its address are refused, because messages would show them."""
-    if re.match(r"https?://[^?#@]*[?#@]|[^/]*://[^/@]*:[^/@]*@", value.strip(), re.IGNORECASE):
-        raise ValueError("it has a user name, a password or a query")
-    return value
-
-
-def _cron(value: object) -> object:
-    """A cron expression with five fields. Raises `ValueError` if it isn't one."""
-    if not isinstance(value, str):
-        raise ValueError("not a cron expression")
-    try:
-        CronSim(value, datetime(2000, 1, 1, tzinfo=UTC))
-    except CronSimError as error:
-        raise ValueError(str(error)) from None
-    return value
-
-
-def _split_list(value: object) -> object:
-    """The parts of a text (patterns or keys), which are separated by commas or spaces; any other value unchanged."""
-    return tuple(re.findall(r"[^,\s]+", value)) if isinstance(value, str) else value
-
-
-Duration = Annotated[timedelta, BeforeValidator(_duration), Field(ge=timedelta(0))]
-Wait = Annotated[timedelta, BeforeValidator(_duration), Field(ge=timedelta(0), le=timedelta(days=365))]
-Address = Annotated[str, BeforeValidator(_address)]
-Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
-RetrySeconds = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]
-HeadCheck = Annotated[float, Field(gt=0, le=60, allow_inf_nan=False)]
-Requests = Annotated[int, Field(ge=1, le=256)]
-Tasks = Annotated[int, Field(ge=1, le=100_000)]
-Count = Annotated[int, Field(ge=0)]
-Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Name = Annotated[str, Field(min_length=1)]
-Cron = Annotated[str, BeforeValidator(_cron)]
-Destination = Annotated[Name, AfterValidator(_destination)]
-Secret = Annotated[SecretStr, Field(min_length=1)]
-Patterns = Annotated[tuple[Name, ...], NoDecode, BeforeValidator(_split_list)]
-SecretTexts = Annotated[tuple[Secret, ...], NoDecode, BeforeValidator(_split_list)]
-Webhook = Annotated[SecretStr, BeforeValidator(_webhook)]
-MetricsFile = Annotated[Name, AfterValidator(_metrics_file)]
-Events = Annotated[Patterns, AfterValidator(_event_patterns)]
 
 
 class Settings(BaseSettings):
@@ -369,8 +278,8 @@ class Settings(BaseSettings):
             {name: (value, f"option {name}") for name, value in options.items() if value is not None},
             _variables(cls, environ),
             {} if fleet is None else fleet.values(repository),
-            _lakectl_variables(environ),
-            _lakectl_file(environ, home),
+            lakectl_variables(environ),
+            lakectl_file(environ, home),
         )
         for source in sources:
             for name, (value, origin) in source.items():
@@ -382,7 +291,7 @@ class Settings(BaseSettings):
             settings = cls(**values)
             settings.signing_keys()
         except ValidationError as error:
-            raise _validation_error(cls, error, values, origins) from None
+            raise validation_error(cls, error, values, origins) from None
         except ValueError as error:
             raise WrongUsage(f"invalid signing keys: {error}") from None
         settings._origins = origins
@@ -457,25 +366,22 @@ def _validated_fleet_file(cls: type[Settings], path: Path, text: str) -> FleetFi
     for values in (fleet.values(None), *map(fleet.section, fleet.sections)):
         given = {name: value for name, (value, _) in values.items()}
         origins = {name: origin for name, (_, origin) in values.items()}
-        _refuse_booleans_as_numbers(cls, given, origins)
+        refuse_booleans_as_numbers(cls, given, origins)
         try:
             cls(**given)
         except ValidationError as error:
-            raise _validation_error(cls, error, given, origins) from None
+            raise validation_error(cls, error, given, origins) from None
         if cls.is_secret("spark_conf", str(given.get("spark_conf", ""))):
             raise WrongUsage(f"{origins['spark_conf']} contains a secret: set the variable LAKEGC_SPARK_CONF instead")
     return fleet
 
 
-_Source = dict[str, tuple[Any, str]]
-
-
-def _variables(cls: type[Settings], environ: Mapping[str, str]) -> _Source:
+def _variables(cls: type[Settings], environ: Mapping[str, str]) -> Source:
     # an empty variable counts as not given
     texts = {name: text for name in cls.model_fields if (text := environ.get(PREFIX + name.upper(), "")).strip()}
     source = EnvSettingsSource(cls, case_sensitive=True)
     source.env_vars = {PREFIX + name: text for name, text in texts.items()}  # with the fields' lower-case names
-    values: _Source = {}
+    values: Source = {}
     # calling the source would inspect all other fields, too, which takes three times as long
     for name, text in texts.items():
         field, variable = cls.model_fields[name], PREFIX + name.upper()
@@ -487,7 +393,7 @@ def _variables(cls: type[Settings], environ: Mapping[str, str]) -> _Source:
                 value = source.prepare_field_value(name, field, given, is_complex)
             values[name] = value, f"variable {variable}"
         except (SettingsError, ValueError):
-            raise WrongUsage(f"variable {variable} is invalid: expected {_expected_form(cls, name)}") from None
+            raise WrongUsage(f"variable {variable} is invalid: expected {expected_form(cls, name)}") from None
     return values
 
 
@@ -531,123 +437,3 @@ def refuse_unknown_variables(environ: Mapping[str, str]) -> None:
             f"{name} is not a setting of lakegc. {did_you_mean(name, known)}".strip() for name in unknown
         )
         raise WrongUsage(f"variable {explanation} Correct its spelling, or unset it.")
-
-
-def _lakectl_variables(environ: Mapping[str, str]) -> _Source:
-    return {
-        name: (environ[variable], f"variable {variable}")
-        for name, variable in _LAKECTL_VARIABLES.items()
-        if environ.get(variable, "").strip()
-    }
-
-
-def _lakectl_file(environ: Mapping[str, str], home: Path) -> _Source:
-    """The settings in lakectl's file. A missing file is an error only if a variable names it."""
-    import yaml
-
-    configured = environ.get("LAKECTL_CONFIG_FILE", "").strip()
-    path = Path(configured) if configured else home / ".lakectl.yaml"
-    if not configured and not os.access(
-        home, os.X_OK
-    ):  # a home that doesn't exist or can't be entered has no such file
-        return {}
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        if configured:
-            raise WrongUsage(f"LAKECTL_CONFIG_FILE is {path}, which doesn't exist. Correct or unset it.") from None
-        return {}
-    except (OSError, UnicodeDecodeError) as error:
-        raise WrongUsage(
-            f"lakectl's configuration {path} can't be read ({type(error).__name__}). It must be a readable UTF-8 file."
-        ) from None
-    except yaml.YAMLError:
-        # The parser's message shows the line that it failed on, which may contain a secret.
-        raise WrongUsage(
-            f"lakectl's configuration {path} is not valid YAML. Run `lakectl config` to write it again."
-        ) from None
-    values: _Source = {}
-    for name, (section, key) in _LAKECTL_FILE.items():
-        part = content.get(section) if isinstance(content, dict) else None
-        value = part.get(key) if isinstance(part, dict) else None
-        if value not in (None, ""):
-            values[name] = (value, f"{section}.{key} in {path}")
-    return values
-
-
-_EXPECTED = {
-    "endpoint_url": "http(s)://host[:port], with or without /api/v1, without a user name or password",
-    "s3_endpoint_url": "http(s)://host[:port], without a user name or password",
-    "azure_endpoint_url": "http(s)://account.host or http(s)://host[:port]/account, without a user name or password",
-    "gcs_endpoint_url": "http(s)://host[:port], without a user name or password",
-    "min_age": "a duration such as 24h, 90m or 1d12h",
-    "max_clock_skew": "a duration such as 5m or 90s",
-    "max_missing": "a whole number, 0 or more",
-    "max_probes": "a whole number, 0 or more",
-    "full_every": "a whole number, 0 or more: 1 makes every mark a full one",
-    "trusted_repositories": "comma-separated shell patterns of repository ids, such as scratch-*,archive; * for all",
-    **dict.fromkeys(
-        ("brake_share", "brake_first_share", "brake_live", "brake_listing"), "a fraction from 0 to 1, such as 0.3"
-    ),
-    **dict.fromkeys(("brake_gib", "brake_jump"), "a number, 0 or more"),
-    **dict.fromkeys(("brake_count", "brake_jump_least"), "a whole number, 0 or more"),
-    "auto_approve_max_share": "a fraction from 0 to 1, such as 0.01",
-    "auto_approve_min_age": "a duration such as 30d",
-    "auto_approve_wait": "a duration such as 24h, at most 365d",
-    "backup_to": "a bucket, container or folder as a URI without a user name, password or query, or a folder's path",
-    "price_per_gb_month": "a number, 0 or more, such as 0.023",
-    "brake_age": "a duration such as 7d or 36h",
-    "verification_age": "a duration such as 30m",
-    "head_check_interval_s": "a number of seconds above 0, at most 60",
-    "retry_total_s": "a number of seconds from 0 to 86400; 0 means no retries",
-    "signing_key": KEY_FORMAT,
-    "retired_signing_keys": f"comma-separated keys, each of {KEY_FORMAT}",
-    **dict.fromkeys(("probe_requests", "listing_requests", "reading_requests"), "a whole number from 1 to 256"),
-    **dict.fromkeys(("parallelism", "shuffle_partitions"), "a whole number from 1 to 100000"),
-    "repositories_include": "comma-separated shell patterns of repository ids, such as lake-*,archive",
-    "repositories_exclude": "comma-separated shell patterns of repository ids, such as test-*",
-    "mark_cron": "a cron schedule in UTC, such as 0 3 * * *",
-    "holds": "a list of tables, each with the fields of a hold, such as id, owner, reason and prefix",
-    **dict.fromkeys(("approval_reminder", "mark_max_age", "sweep_max_age"), "a duration such as 2d or 36h"),
-    "mark_scope": "unified, committed or uncommitted",
-    "webhook_url": "http(s)://host[:port]/path, without a user name or password",
-    "webhook_format": "json or slack",
-    "notify": f"comma-separated shell patterns of events, which are {', '.join(Event)}; * for all",
-    "metrics_file": "an absolute path that ends with .prom, as the node exporter requires",
-    "metrics_push_url": "http(s)://host[:port], without a user name or password",
-    "log_format": "text or json",
-    "spark_conf": 'a JSON object of strings, such as {"spark.executor.memory": "4g"}',
-}
-
-
-def _refuse_booleans_as_numbers(cls: type[Settings], values: Mapping[str, Any], origins: Mapping[str, str]) -> None:
-    """Raise `WrongUsage` for `true` or `false` where a number is expected: `brake_share = true` would mean 1, which
-    disables the brake."""
-    for name, value in values.items():
-        if isinstance(value, bool) and "bool" not in str(cls.model_fields[name].annotation):
-            shown = "true" if value else "false"
-            raise WrongUsage(f"{origins[name]} is '{shown}': expected {_expected_form(cls, name)}")
-
-
-def _validation_error(
-    cls: type[Settings], error: ValidationError, values: Mapping[str, Any], origins: Mapping[str, str]
-) -> WrongUsage:
-    """An error with one sentence per setting: its source, its value (unless secret), and the expected form."""
-    sentences = []
-    for name in dict.fromkeys(str(detail["loc"][0]) for detail in error.errors(include_input=False, include_url=False)):
-        value = "" if may_have_secret(cls, name) else f" is '{values.get(name)}'"
-        sentences.append(f"{origins.get(name, name)}{value or ' is invalid'}: expected {_expected_form(cls, name)}")
-    return WrongUsage("; ".join(sentences))
-
-
-def may_have_secret(cls: type[Settings], name: str) -> bool:
-    """Whether a value of this setting may have a secret in it, such as a URL with a password."""
-    return cls.is_secret(name, "") or name in ("spark_conf", "backup_to") or name.endswith("_url")
-
-
-def _expected_form(cls: type[Settings], name: str) -> str:
-    if name in _EXPECTED:
-        return _EXPECTED[name]
-    if name.endswith("_s"):
-        return "a number of seconds above 0, at most 86400"
-    return "true or false" if "bool" in str(cls.model_fields[name].annotation) else "non-empty text"
