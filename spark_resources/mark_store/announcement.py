@@ -15,11 +15,11 @@ from typing import Annotated, Final
 
 from typing_extensions import TypedDict
 
-from spark_resources.errors import DamagedData, NotFound, Refused
+from spark_resources.errors import DamagedData, NotFound
+from spark_resources.mark_store.conditional_write import WriteConflict, create_or_replace
 from spark_resources.mark_store.mark import mark_folder
 from spark_resources.records.json_records import Version
 from spark_resources.records.model import MarkId, Record, Sha256, TimeText, UtcTime, require_format
-from spark_resources.stores.base import AlreadyExists, Changed
 from spark_resources.stores.place import Place
 
 ANNOUNCEMENT_NAME = "auto_approval.json"
@@ -83,7 +83,7 @@ class StoredAnnouncement:
         return now >= max(self.announcement.due, self.announcement.announced + wait, self.written + wait)
 
 
-class AnnouncementConflict(Refused):
+class AnnouncementConflict(WriteConflict):
     """Raised if another process wrote or revoked the announcement at the same time. That version is kept."""
 
 
@@ -115,24 +115,8 @@ def write_announcement(place: Place, announcement: Announcement, *, replacing: V
 
     Raises `AnnouncementConflict` if that version is no longer the current one.
     """
-    store, records = place.store(), place.records()
-    key, data = announcement_key(announcement.mark_id), announcement.to_json()
-    try:
-        if replacing is None:
-            records.create(key, data)
-        else:
-            records.replace(key, data, replacing)
-    except (AlreadyExists, Changed) as error:
-        try:
-            current = records.read_untrusted(key)[0]
-        except NotFound:
-            current = b""
-        if current != data:  # otherwise this write succeeded, but its response was lost
-            raise AnnouncementConflict(
-                f"{key} in {store.where} was written by another process at the same time. Check 'lakegc status', and "
-                "try again.",
-                invariant=7,
-            ) from error
+    key = announcement_key(announcement.mark_id)
+    create_or_replace(place, key, announcement.to_json(), replacing, conflict=AnnouncementConflict)
 
 
 def withdraw_announcement(place: Place, mark_id: str, *, digest: str, who: str, now: datetime) -> bool:

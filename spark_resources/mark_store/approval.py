@@ -20,13 +20,13 @@ from typing import ClassVar, Final, Literal
 
 from typing_extensions import TypedDict
 
-from spark_resources.errors import DamagedData, NotFound, Refused, Unavailable, UnknownFormat, Untrusted
+from spark_resources.errors import DamagedData, NotFound, Unavailable, UnknownFormat, Untrusted
+from spark_resources.mark_store.conditional_write import WriteConflict, create_or_replace
 from spark_resources.mark_store.mark import each_mark, mark_folder, reference_folder
 from spark_resources.mark_store.record import MarkRecord
 from spark_resources.model import MarkState
 from spark_resources.records.json_records import Version, record_bytes, to_json_value
 from spark_resources.records.model import AsInJson, Record, TimeText, UtcTime
-from spark_resources.stores.base import AlreadyExists, Changed
 from spark_resources.stores.place import Place
 from spark_resources.stores.retry import delete_own_files
 
@@ -150,7 +150,7 @@ def foreign_approval_status(approval: Approval | None, *, layout: str, now: date
 # --- writing --------------------------------------------------------------------------------------------------------
 
 
-class ApprovalConflict(Refused):
+class ApprovalConflict(WriteConflict):
     """Raised if another process wrote an approval at the same time. That approval is kept."""
 
 
@@ -167,21 +167,10 @@ def write_approval(place: Place, approval: Approval, *, replacing: tuple[bytes, 
 
     Raises `ApprovalConflict` if that version is no longer the current one.
     """
-    store, records = place.store(), place.records()
-    key, data = approval_key(approval.mark_id), approval.to_json()
-    try:
-        if replacing is None:
-            records.create(key, data)
-        else:
-            records.replace(key, data, replacing[1])
-    except (AlreadyExists, Changed) as error:
-        current = read_untrusted_approval(place, approval.mark_id)
-        if current is None or current[0] != data:  # otherwise this write succeeded, but its response was lost
-            raise ApprovalConflict(
-                f"{key} in {store.where} was written by another process at the same time. Check 'lakegc status', "
-                "and try again.",
-                invariant=7,
-            ) from error
+    key = approval_key(approval.mark_id)
+    create_or_replace(
+        place, key, approval.to_json(), None if replacing is None else replacing[1], conflict=ApprovalConflict
+    )
 
 
 # --- for the reference collector ------------------------------------------------------------------------------------
