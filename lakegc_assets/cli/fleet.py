@@ -28,10 +28,9 @@ from spark_resources.errors import LakegcError, NotFound, Untrusted, full_stop
 from spark_resources.mark_store.approval import withdraw_stale_summary
 from spark_resources.mark_store.history import FinishedSweep, History
 from spark_resources.mark_store.lease import Holder, current_holder
-from spark_resources.mark_store.mark import MARKS_ROOT, Mark
+from spark_resources.mark_store.mark import Mark, folder_ids
 from spark_resources.mark_store.record import MarkRecord, finished_at
 from spark_resources.model import MarkState
-from spark_resources.stores.base import folders_in
 from spark_resources.stores.place import Place
 from spark_resources.stores.prefetch import fetch_in_parallel
 
@@ -114,9 +113,9 @@ def newest_marks(place: Place, history: History, *, now: datetime) -> list[SeenM
     """The newest marks of a namespace, the newest first: those of its history, and others with the last ids. Withdraws
     their summaries for the reference collector that no valid approval permits. Unsigned records are left out."""
     finished = {mark.mark_id for mark in history.marks}
-    folders = {folder.removeprefix(MARKS_ROOT).rstrip("/") for folder in folders_in(place.store(), MARKS_ROOT)}
-    others = [mark_id for mark_id in sorted(folders)[-NEWEST_OTHERS:] if mark_id not in finished]
-    known = [mark.mark_id for mark in history.marks if mark.mark_id in folders][-NEWEST_FINISHED:]
+    ids = folder_ids(place.store())
+    others = [mark_id for mark_id in ids[-NEWEST_OTHERS:] if mark_id not in finished]
+    known = [mark.mark_id for mark in history.marks if mark.mark_id in ids][-NEWEST_FINISHED:]
     holder = current_holder(place.store())
 
     def seen(mark_id: str) -> SeenMark | None:

@@ -6,6 +6,7 @@ A failure never fails the run: it is logged as a warning.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 
@@ -15,12 +16,10 @@ from lakegc_assets.notifications.gauges import Gauge, backup_gauges, repository_
 from lakegc_assets.notifications.metrics_file import LABEL, Families
 from lakegc_assets.progress import LogMessage
 from lakegc_assets.rules.brakes import BrakeLimits
-from lakegc_assets.sweep.report import Report, read_report
-from spark_resources.errors import DamagedData, WrongUsage
-from spark_resources.mark_store.mark import MARKS_ROOT, earlier_marks
+from lakegc_assets.sweep.report import read_report_if_intact
+from spark_resources.mark_store.mark import earlier_marks, folder_ids
 from spark_resources.model import MarkState
 from spark_resources.settings import Settings
-from spark_resources.stores.base import folders_in
 from spark_resources.stores.place import Place
 from spark_resources.stores.prefetch import fetch_in_parallel
 
@@ -68,23 +67,10 @@ def _publish(
 def _from_records(place: Place, settings: Settings) -> list[Gauge]:
     records = [mark.record for mark in earlier_marks(place).finished]
     not_swept = {record.mark_id for record in records if record.state not in _SWEPT}
-    sweeps = reports(place, except_of=not_swept)
-    return repository_gauges(records, sweeps, BrakeLimits.of(settings), now=place.store().now())
-
-
-def reports(place: Place, *, except_of: set[str]) -> list[Report]:
-    """The readable reports of all sweeps in a namespace, those of foreign marks included, except those of marks that
-    certainly have none."""
-
-    def read(mark_id: str) -> Report | None:
-        try:
-            return read_report(place, mark_id)
-        except (DamagedData, WrongUsage):
-            return None
-
-    folders = (folder.removeprefix(MARKS_ROOT).rstrip("/") for folder in folders_in(place.store(), MARKS_ROOT))
-    mark_ids = sorted(set(folders) - except_of)
-    return [report for report in fetch_in_parallel(mark_ids, read) if report is not None]
+    may_be_swept = [mark_id for mark_id in folder_ids(place.store()) if mark_id not in not_swept]  # or foreign
+    read = partial(read_report_if_intact, place)
+    reports = [report for report in fetch_in_parallel(may_be_swept, read) if report is not None]
+    return repository_gauges(records, reports, BrakeLimits.of(settings), now=place.store().now())
 
 
 def families(gauges: Sequence[Gauge], repository: str) -> Families:

@@ -9,13 +9,12 @@ from collections.abc import Callable
 
 from lakegc_assets.progress import LogMessage
 from lakegc_assets.sweep.quarantine import Quarantine, read_quarantine
-from lakegc_assets.sweep.report import Report, read_report
-from spark_resources.errors import DamagedData, UnknownFormat, WrongUsage
+from lakegc_assets.sweep.report import Report, read_report, read_report_if_intact
+from spark_resources.errors import DamagedData, UnknownFormat
 from spark_resources.mark_store.history import FinishedSweep, History, read_history, write_history
-from spark_resources.mark_store.mark import MARKS_ROOT, earlier_marks
+from spark_resources.mark_store.mark import earlier_marks, folder_ids
 from spark_resources.mark_store.record import MarkRecord
 from spark_resources.model import Outcome
-from spark_resources.stores.base import folders_in
 from spark_resources.stores.place import Place
 from spark_resources.stores.prefetch import fetch_in_parallel
 
@@ -63,17 +62,16 @@ def collected_history(place: Place) -> History:
     """The history, from the readable records of all marks and sweeps in a namespace."""
 
     def read(mark_id: str) -> FinishedSweep | None:
+        report = read_report_if_intact(place, mark_id)
         try:
-            report = read_report(place, mark_id)
             return None if report is None else finished_sweep(report, read_quarantine(place, report))
-        except (DamagedData, WrongUsage):
+        except DamagedData:
             return None
 
     history = History()
     for mark in earlier_marks(place).finished:
         history = history.with_mark(mark.record)
-    ids = sorted(folder.removeprefix(MARKS_ROOT).rstrip("/") for folder in folders_in(place.store(), MARKS_ROOT))
-    for sweep in filter(None, fetch_in_parallel(ids, read)):
+    for sweep in filter(None, fetch_in_parallel(folder_ids(place.store()), read)):
         history = history.with_sweep(sweep)
     return history
 

@@ -15,7 +15,7 @@ from lakegc_assets.mark.keep_facts import OBJECTS
 from lakegc_assets.rules import sweep_outcomes
 from lakegc_assets.sweep.context import RESCUED, SWEEP_RECEIPTS, UNDONE, Reverification, SweepRun
 from lakegc_assets.sweep.delete_rounds import Tally
-from spark_resources.errors import DamagedData, NotFound
+from spark_resources.errors import DamagedData, NotFound, WrongUsage
 from spark_resources.mark_store.mark import mark_folder
 from spark_resources.model import RECEIPTS, Outcome
 from spark_resources.records.json_records import record_bytes
@@ -150,6 +150,14 @@ def read_report(place: Place, mark_id: str) -> Report | None:
     try:
         return Report.from_json(place.records().read(key), f"{place.store().where}/{key}")
     except NotFound:
+        return None
+
+
+def read_report_if_intact(place: Place, mark_id: str) -> Report | None:
+    """Like `read_report`, but also None for a report that can't be read, or that isn't in a mark's folder."""
+    try:
+        return read_report(place, mark_id)
+    except (DamagedData, WrongUsage):
         return None
 
 

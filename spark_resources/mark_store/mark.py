@@ -270,6 +270,11 @@ def each_mark(place: Place) -> Iterator[tuple[str, MarkRecord | Untrusted | Unkn
             yield mark_id, record
 
 
+def folder_ids(store: Store) -> list[str]:
+    """The ids of all marks with a folder in a namespace, sorted. The folder may have no record of a mark."""
+    return sorted(folder.removeprefix(MARKS_ROOT).rstrip("/") for folder in folders_in(store, MARKS_ROOT))
+
+
 def own_mark_ids(place: Place) -> frozenset[str]:
     """The ids of all marks that lakegc began or finished, with or without a record.
 
@@ -316,8 +321,7 @@ def earlier_marks(place: Place) -> EarlierMarks:
             return None
         return mark if mark.record.finished is not None else None
 
-    mark_ids = sorted(folder.removeprefix(MARKS_ROOT).rstrip("/") for folder in folders_in(store, MARKS_ROOT))
-    earlier.finished.extend(filter(None, fetch_in_parallel(mark_ids, open_if_finished)))
+    earlier.finished.extend(filter(None, fetch_in_parallel(folder_ids(store), open_if_finished)))
     earlier.untrusted.sort()
     earlier.unreadable.sort()
     return earlier
@@ -329,7 +333,7 @@ def earlier_reverifications(place: Place) -> Iterator[Mark]:
     Re-verifications with an unreadable record are left out.
     """
     store = place.store()
-    for mark_id in (folder.removeprefix(MARKS_ROOT).rstrip("/") for folder in folders_in(store, MARKS_ROOT)):
+    for mark_id in folder_ids(store):
         for root in folders_in(store, f"{MARKS_ROOT}{mark_id}/{VERIFICATIONS}"):
             try:
                 verification = Mark.open(place, mark_id, root=root)
