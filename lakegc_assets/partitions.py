@@ -18,6 +18,8 @@ PARTITIONS = dg.DynamicPartitionsDefinition(name="repository_and_mark")
 """One partition per repository and mark; its key is `repository|mark_id`."""
 
 
+PARTITION_TAG = "dagster/partition"
+"""Dagster's own tag of runs with the key of their partition."""
 REPOSITORY_TAG = "lakegc/repository"
 """The tag that names the repository of a run. Dagster's run queue uses it to limit concurrent runs per repository."""
 

@@ -9,6 +9,7 @@ from typing import Any
 import dagster as dg
 
 from lakegc_assets.notifications.log_lines import json_line
+from lakegc_assets.partitions import PARTITION_TAG
 from lakegc_assets.progress import RunFields
 from spark_resources.errors import LakegcError
 from spark_resources.host.user_folders import home_folder
@@ -27,7 +28,7 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         known: dict[str, Any] = getattr(record, "dagster_meta", {})
         message = known.get("orig_message") or record.getMessage()
-        about = fields_of(known.get("run_id"), (known.get("job_tags") or {}).get("dagster/partition", ""))
+        about = fields_of(known.get("run_id"), (known.get("job_tags") or {}).get(PARTITION_TAG, ""))
         return json_line(datetime.fromtimestamp(record.created, UTC), record.levelname, message, about)
 
 

@@ -12,12 +12,12 @@ from typing import Any
 import dagster as dg
 
 from lakegc_assets.notifications.messages import Notification, approval_waiting, brakes_tripped, run_failed, swept
+from lakegc_assets.partitions import PARTITION_TAG
 from lakegc_assets.sweep.metadata import LATE
 from spark_resources import errors
 from spark_resources.errors import LakegcError
 from spark_resources.identifiers import Partition
 
-PARTITION_TAG = "dagster/partition"
 ASSET_JOB = "__ASSET_JOB"
 """How the names of jobs begin with which Dagster materializes assets that were selected in the UI."""
 ASSETS = frozenset(

@@ -12,7 +12,7 @@ from lakegc_assets.assets.sweep import sweep_report
 from lakegc_assets.dead_runs import possibly_dead_runs, report_dead_run
 from lakegc_assets.jobs import backup_and_sweep_job, sweep_job
 from lakegc_assets.mark.preconditions import refuse_another_repository
-from lakegc_assets.partitions import COMMAND_LINE_TAG, REPOSITORY_TAG, RESUMED_TAG, console_config
+from lakegc_assets.partitions import COMMAND_LINE_TAG, PARTITION_TAG, REPOSITORY_TAG, RESUMED_TAG, console_config
 from lakegc_assets.rules.resumption import UNFINISHED_SWEEPS, why_not_resumed
 from lakegc_assets.sensors.tick_budget import TickBudget, client_for_tick, target_for_tick, waited_too_long
 from lakegc_assets.sweep.report import read_report
@@ -26,7 +26,6 @@ from spark_resources.model import Partition
 
 FAILED_RUN_TAG = "lakegc/resumed_run"
 """The tag of such a run with the id of the run that failed."""
-PARTITION_TAG = "dagster/partition"
 SWEEP_JOBS = frozenset({sweep_job.name, backup_and_sweep_job.name})
 FAILURES_PER_TICK = 50
 
