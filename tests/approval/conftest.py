@@ -23,10 +23,11 @@ from spark_resources.mark_store.record import MarkRecord
 from spark_resources.settings import Settings
 from spark_resources.stores.place import Place
 from tests.support.command_line import dagster_home, lakegc
+from tests.support.dagster_instances import instance
 from tests.support.finished_marks import finished_mark
 from tests.support.mark_runs import quick_environment, target_of
 
-__all__ = ["dagster_home", "lakegc"]
+__all__ = ["dagster_home", "instance", "lakegc"]
 
 ADDRESSES = ("data/s/a", "data/s/two\nlines", "legacy")
 LIMITS = BrakeLimits.of(Settings())

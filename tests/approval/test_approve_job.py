@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -23,13 +23,6 @@ from tests.support.finished_marks import COUNTS
 from tests.support.mark_runs import environment, resources
 
 LOCATION = defs.get_repository_def()
-
-
-@pytest.fixture(scope="module")
-def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dg.DagsterInstance]:
-    """One instance for all tests; each test uses its own repository, and so its own partition."""
-    with dg.DagsterInstance.local_temp(str(tmp_path_factory.mktemp("dagster"))) as local:
-        yield local
 
 
 def approve(instance: dg.DagsterInstance, lake: Lake, **config: Any) -> dg.ExecuteInProcessResult:

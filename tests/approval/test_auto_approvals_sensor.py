@@ -33,12 +33,6 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
         yield server
 
 
-@pytest.fixture(scope="module")
-def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dg.DagsterInstance]:
-    with dg.DagsterInstance.local_temp(str(tmp_path_factory.mktemp("dagster"))) as local:
-        yield local
-
-
 @dataclass
 class Daemon:
     """A daemon that evaluates the sensors for one repository with a policy, and for others."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
@@ -24,13 +24,6 @@ from tests.support.mark_runs import environment
 from tests.support.recorded_runs import record_failed_run, record_run, record_run_in_step
 
 QUARANTINE = {"ops": {"sweep_report": {"config": {"quarantine": True, "rate": 7.0}}}}
-
-
-@pytest.fixture(scope="module")
-def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dg.DagsterInstance]:
-    """One instance for all tests; each test uses its own repository."""
-    with dg.DagsterInstance.local_temp(str(tmp_path_factory.mktemp("dagster"))) as local:
-        yield local
 
 
 @dataclass

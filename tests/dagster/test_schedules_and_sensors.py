@@ -77,13 +77,6 @@ def daemon_context(instance: dg.DagsterInstance, cursor: str | None) -> dg.Senso
     )
 
 
-@pytest.fixture(scope="module")
-def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dg.DagsterInstance]:
-    """One instance for all tests, since creating it takes seconds; each test finds it empty."""
-    with dg.DagsterInstance.local_temp(str(tmp_path_factory.mktemp("dagster"))) as local:
-        yield local
-
-
 @pytest.fixture
 def night(tmp_path: Path, instance: dg.DagsterInstance) -> Iterator[Night]:
     instance.wipe()
