@@ -214,7 +214,7 @@ class Settings(BaseSettings):
     # Who is responsible for a repository, as shown to people and passed to those who are notified.
     owners: Patterns = ()
 
-    # Notifications: the webhook's address is a secret, because whoever knows it can post there; events by shell
+    # Notifications: the webhook's address is a secret, because anyone who knows it can post there; events by shell
     # patterns of their names. Metrics for Prometheus, and the format of lines on stderr.
     webhook_url: Webhook | None = None
     webhook_secret: Secret | None = None

@@ -113,7 +113,7 @@ def test_patterns_that_contradict_each_other_are_refused_for_the_repositories_th
     ],
 )  # fmt: skip
 def test_an_invalid_file_is_refused_as_a_whole(tmp_path: Path, content: str, expected: str) -> None:
-    """Even if another repository's section is at fault: whoever wrote it may rely on it."""
+    """Even if another repository's section is at fault: its author may rely on it."""
     with pytest.raises(WrongUsage, match=expected) as raised:
         load(tmp_path, content, "lake-main")
     assert "abc" not in str(raised.value)
