@@ -58,8 +58,9 @@ def sweep_report(context: dg.AssetExecutionContext, config: SweepConfig, marks: 
     """
     with reporting_failures(context):
         run = open_sweep(marks, context.partition_key, config.options(context.run), context.log.info)
+        settings = marks.settings(run.partition.repository)  # a file that is edited meanwhile must not hide the report
         report = sweep(run)
-        settings, log_warning = marks.settings(report.repository), logged_and_warned(context.log.warning)
+        log_warning = logged_and_warned(context.log.warning)
         record_sweep(run.place, report.mark_id, log_warning)
         publish_repository(run.place, report.repository, settings, log_warning)
         result = sweep_result(run.place, report)
