@@ -46,6 +46,7 @@ from spark_resources.settings import Settings
 from spark_resources.spark.resource import SparkResource
 from spark_resources.stores.base import Capabilities
 from spark_resources.stores.place import Place
+from spark_resources.stores.settings import StoreSettings
 
 
 class MarksResource(ConfigurableResource["MarksResource"]):
@@ -79,7 +80,7 @@ class MarksResource(ConfigurableResource["MarksResource"]):
         refuse_read_only(target.repository)
         refuse_overlap(target, lakefs)
         target = self._with_capabilities(target)
-        clocks = read_clocks(target.place.store(), lakefs, lambda: datetime.now(UTC))
+        clocks = read_clocks(target.place.store(), lakefs, target.repository.server, lambda: datetime.now(UTC))
         clocks.check(settings.max_clock_skew, partition.repository)
         self.ensure_lease(partition, target, settings)
         inventory, start = self._inventory(options, target, clocks.store, settings)
@@ -141,6 +142,10 @@ class MarksResource(ConfigurableResource["MarksResource"]):
         """The settings that apply to a repository."""
         return Settings.load(os.environ, home_folder(), repository=repository)
 
+    def store_settings(self, repository: str) -> StoreSettings:
+        """The settings for the store of a repository."""
+        return self.settings(repository).store_settings()
+
     def ensure_lease(self, partition: Partition, target: Target, settings: Settings) -> Lease:
         """Take the repository's lease once per run, and return it. Raises `Refused` if another run holds it, or if it
         was lost after this run had taken it."""
@@ -189,7 +194,10 @@ class MarksResource(ConfigurableResource["MarksResource"]):
         self, partition: Partition, target: Target, mark: Mark, lakefs: LakeFS, log_message: LogMessage
     ) -> MarkRun:
         limits = self.limits(partition.repository)
-        return MarkRun(partition, target, mark, lakefs, self.session, limits, logged_and_published(log_message))
+        return MarkRun(
+            partition, target, mark, lakefs, self.session, limits, logged_and_published(log_message),
+            store_settings_of=self.store_settings,
+        )  # fmt: skip
 
     def limits(self, repository: str) -> Limits:
         settings = self.settings(repository)

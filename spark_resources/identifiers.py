@@ -9,11 +9,12 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from fnmatch import fnmatchcase
 
 from spark_resources.errors import NotAPartition, WrongUsage
 
 _MARK_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._=+@-]{0,127}$")
-_REPOSITORY_ID = re.compile(r"^[a-z0-9][a-z0-9-]{2,62}$")
+_REPOSITORY = re.compile(r"^([a-z][a-z0-9-]{0,31}/)?[a-z0-9][a-z0-9-]{2,62}$")
 
 
 class Scope(StrEnum):
@@ -48,6 +49,40 @@ def check_mark_id(mark_id: str) -> str:
     return mark_id
 
 
+# --- repositories of several servers --------------------------------------------------------------------------------
+
+
+def repository_on(server: str, lakefs_id: str) -> str:
+    """The name of a repository: its id, after the name of its server and a slash if several servers are configured,
+    such as `lab/events`. `server` is "" if there is only one."""
+    return f"{server}/{lakefs_id}" if server else lakefs_id
+
+
+def lakefs_id(repository: str) -> str:
+    """A repository's id on its own server. Records in its namespace have this id, because another deployment may know
+    the server by another name."""
+    return repository.rpartition("/")[2]
+
+
+def server_of(repository: str) -> str:
+    """The name of a repository's server; "" if only one is configured."""
+    return repository.rpartition("/")[0]
+
+
+SERVER_VARIABLES = "LAKEGC_SERVERS_"
+"""The prefix of the variables with settings of single servers."""
+
+
+def server_variable(server: str, setting: str) -> str:
+    """The variable with a setting of one of several servers, such as LAKEGC_SERVERS_PROD_SECRET_ACCESS_KEY."""
+    return f"{SERVER_VARIABLES}{server.replace('-', '_')}_{setting}".upper()
+
+
+def matches_repository(repository: str, pattern: str) -> bool:
+    """Whether a shell pattern matches a repository. A pattern without a slash matches its id, on any server."""
+    return fnmatchcase(repository if "/" in pattern else lakefs_id(repository), pattern)
+
+
 @dataclass(frozen=True, slots=True)
 class Partition:
     """One repository and one mark: the key of every asset's partition, `repository|mark_id`."""
@@ -58,9 +93,10 @@ class Partition:
     @classmethod
     def of(cls, repository: str, mark_id: str) -> Partition:
         """The partition of a mark. Raises `WrongUsage` if the repository id or the mark id is invalid."""
-        if not _REPOSITORY_ID.match(repository):
+        if not _REPOSITORY.match(repository):
             raise WrongUsage(
-                f"'{repository}' can't be a repository id: expected 3 to 63 lower-case letters, digits and -"
+                f"'{repository}' can't be a repository: expected an id of 3 to 63 lower-case letters, digits and -, "
+                "after the name of its server and a slash if several servers are configured"
             )
         return cls(repository, check_mark_id(mark_id))
 
@@ -68,7 +104,7 @@ class Partition:
     def parse(cls, key: str) -> Partition:
         """The partition with this key. Raises `NotAPartition`, naming what is expected, if the key is invalid."""
         repository, bar, mark_id = key.partition("|")
-        if not bar or not _REPOSITORY_ID.match(repository):
+        if not bar or not _REPOSITORY.match(repository):
             raise NotAPartition(
                 f"partition '{key}' is not of the form repository|mark_id, for example lake|20261121T085000Z"
             )

@@ -94,7 +94,7 @@ def apply_policy(target: Target, lakefs: LakeFS, settings: Settings) -> Decision
     if unmet := unmet_conditions(facts, policy, now=now):
         return Decision(f"mark {record.mark_id} doesn't qualify: {'; '.join(unmet)}")
     # the waiting time and all ages are by the store's clock: one that jumped could end the wait at once
-    clocks = read_clocks(proposal.store, lakefs, lambda: datetime.now(UTC))
+    clocks = read_clocks(proposal.store, lakefs, target.repository.server, lambda: datetime.now(UTC))
     clocks.check(settings.max_clock_skew, target.repository.id)
     check_unchanged(proposal, lakefs)
     if stored is None or not is_current:

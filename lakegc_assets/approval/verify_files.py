@@ -140,7 +140,7 @@ def foreign_files(target: Target, foreign: ReferenceMark) -> ForeignFiles:
         files.append([key, len(data), hashlib.sha256(data).hexdigest()])
         chunks.append(addresses)
     content = {
-        "repository": [repository.id, repository.created.isoformat()],
+        "repository": [repository.lakefs_id, repository.created.isoformat()],
         "namespace": place.namespace.uri,
         "layout": foreign.layout,
         "mark_id": foreign.mark_id,

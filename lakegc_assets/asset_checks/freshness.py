@@ -18,7 +18,7 @@ from lakegc_assets.assets.results import reporting_failures
 from lakegc_assets.assets.review import expired_set
 from lakegc_assets.assets.sweep import sweep_report
 from lakegc_assets.formatting import age
-from lakegc_assets.mark.repository_selection import select_repositories
+from lakegc_assets.mark.repository_selection import list_repositories, select_repositories
 from lakegc_assets.resources import MarksResource
 from lakegc_assets.rules.freshness import mark_is_due_by, sweep_is_due_by
 from spark_resources.errors import LakegcError
@@ -104,8 +104,9 @@ def late_sweeps(
 def settings_of_selected(marks: MarksResource) -> tuple[dict[str, Settings], dict[str, str]]:
     """The settings of each selected repository; for those with invalid settings, the error instead."""
     lakefs = marks.lakefs.client()
-    selected = select_repositories(lakefs.repositories(), Settings.load(os.environ, home_folder()))
-    found, invalid = {}, {}
+    repositories, failures = list_repositories(lakefs)
+    selected = select_repositories(repositories, Settings.load(os.environ, home_folder()))
+    found, invalid = {}, {f"server {server}": why for server, why in failures.items()}
     for repository in selected:
         try:
             found[repository.id] = marks.settings(repository.id)

@@ -186,7 +186,7 @@ def backup_cutoff(target: Target, foreign: ReferenceMark) -> datetime:
 def _subject(target: Target, mark_id: str, digest: str, layout: str | None) -> Subject:
     repository = target.repository
     created = repository.created.isoformat()
-    return Subject(repository.id, created, target.place.namespace.uri, mark_id, layout, digest)
+    return Subject(repository.lakefs_id, created, target.place.namespace.uri, mark_id, layout, digest)
 
 
 def logging_copies(

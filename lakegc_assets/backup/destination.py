@@ -10,6 +10,7 @@ from pathlib import Path
 
 from lakegc_assets.mark.context import Target, place_of
 from spark_resources.errors import Forbidden, NotFound, Refused, WrongUsage
+from spark_resources.identifiers import lakefs_id
 from spark_resources.lakefs import LakeFS
 from spark_resources.mark_store.mark import OWNER_KEY
 from spark_resources.model import Namespace
@@ -75,8 +76,8 @@ def with_probed_capabilities(place: Place) -> Place:
 
 
 def backup_folder(repository: str, mark_id: str) -> str:
-    """The key of a backup's folder in its place."""
-    return f"{repository}/{mark_id}/"
+    """The key of a backup's folder in its place, with the repository's id on its server."""
+    return f"{lakefs_id(repository)}/{mark_id}/"
 
 
 # --- forbidden places -------------------------------------------------------------------------------------------------

@@ -125,7 +125,7 @@ def open_source(target: Target, settings: StoreSettings, mark_id: str, source: s
             f"{folder}backup.json doesn't exist. Use the destination that was passed to 'lakegc backup'."
         )
     subject, repository = backup.subject, target.repository
-    current = (repository.id, repository.created.isoformat(), target.place.namespace.uri)
+    current = (repository.lakefs_id, repository.created.isoformat(), target.place.namespace.uri)
     if current != (subject.repository, subject.repository_created, subject.namespace):
         raise Refused(
             f"the backup of mark {mark_id} in {source} belongs to a repository {subject.repository} that was created "

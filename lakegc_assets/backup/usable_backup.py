@@ -9,6 +9,7 @@ from lakegc_assets.backup.destination import backup_folder, parse_place, with_pr
 from lakegc_assets.backup.manifest import SCHEMA, Backup, listed_objects, read_backup
 from spark_resources.copying.copy_log import HAS_COPY, CopyStatus
 from spark_resources.errors import Refused
+from spark_resources.identifiers import lakefs_id
 from spark_resources.model import Outcome
 from spark_resources.spark.datasets import read_dataset
 from spark_resources.stores.place import Place
@@ -36,7 +37,11 @@ def find_required_backup(
             invariant=7,
         )
     subject = backup.subject
-    if (subject.repository, subject.repository_created, subject.namespace) != (repository, created, namespace):
+    if (subject.repository, subject.repository_created, subject.namespace) != (
+        lakefs_id(repository),
+        created,
+        namespace,
+    ):
         raise Refused(
             f"the backup of mark {mark_id} in {to} belongs to another repository {subject.repository}, created "
             f"{subject.repository_created} in {subject.namespace}. Choose another location, and back up this mark "

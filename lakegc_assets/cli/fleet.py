@@ -20,6 +20,7 @@ from lakegc_assets.cli.invocation import command
 from lakegc_assets.cli.mark import Server
 from lakegc_assets.formatting import age, percent, plural
 from lakegc_assets.mark.context import target_of
+from lakegc_assets.mark.repository_selection import list_repositories
 from lakegc_assets.rules.brakes import BrakeLimits
 from lakegc_assets.rules.fleet import INTERRUPTED, Next, SeenMark, newest_problem, next_step
 from lakegc_assets.sweep.history import known_history
@@ -72,19 +73,19 @@ class RepositoryRow:
 
 
 def read_fleet(server: Server) -> list[RepositoryRow]:
-    """A row for each repository of the server, the newest mark first, then those without marks, by name. Several are
-    read at a time; one that can't be read doesn't hide the others."""
-    repositories = list(server.lakefs.repositories())
-    configuration = server.lakefs.config() if repositories else None
+    """A row for each repository of all servers, the newest mark first, then those without marks, by name. Several are
+    read at a time; one that can't be read doesn't hide the others, and a server that can't be read has one row."""
+    repositories, failures = list_repositories(server.lakefs)
+    configurations = {name: server.lakefs.config(name) for name in {repository.server for repository in repositories}}
 
     def read(repository: lakefs.Repository) -> RepositoryRow:
-        assert configuration is not None
         try:
-            return read_row(server, repository, configuration)
+            return read_row(server, repository, configurations[repository.server])
         except LakegcError as error:
             return RepositoryRow(repository.id, error=str(error))
 
-    rows = sorted(fetch_in_parallel(repositories, read), key=lambda row: row.repository)
+    unread = [RepositoryRow(f"{name}/*", error=why) for name, why in failures.items()]
+    rows = sorted([*fetch_in_parallel(repositories, read), *unread], key=lambda row: row.repository)
     made = [row for row in rows if row.newest is not None]
     newest_first = sorted(made, key=lambda row: finished_at(row.newest.record), reverse=True)  # type: ignore[union-attr]
     return [*newest_first, *(row for row in rows if row.newest is None)]

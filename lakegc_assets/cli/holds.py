@@ -49,7 +49,7 @@ def add(repository: str, fields: Mapping[str, Any]) -> None:
     """Add a hold. Raises `WrongUsage` if it is invalid, or has expired by the server's clock."""
     server, hold = Server.configured(), parse_hold(fields)
     target = server.target(repository)
-    now = server.lakefs.server_time()
+    now = server.lakefs.server_time(target.repository.server)
     refuse_configured(server, repository, hold.id)
     if hold.has_expired(now):
         raise WrongUsage(
@@ -105,7 +105,7 @@ def sign(repository: str, *, yes: bool) -> None:
 def show(repository: str, *, as_json: bool) -> None:
     server = Server.configured()
     target = server.target(repository)
-    known, now = read_holds(target.place, target.configured_holds), server.lakefs.server_time()
+    known, now = read_holds(target.place, target.configured_holds), server.lakefs.server_time(target.repository.server)
     holds = known.holds
     if as_json:
         rows = [{**hold.fields(), "state": state_of(hold, now), "from": source_of(hold, known)} for hold in holds]
@@ -136,7 +136,10 @@ def check(repository: str, *, as_json: bool) -> None:
     """Print what each hold matches. Raises `BadHolds` for an invalid file, `Refused` if matches can't be determined."""
     server = Server.configured()
     target = server.target(repository)
-    holds, now = read_holds(target.place, target.configured_holds).holds, server.lakefs.server_time()
+    holds, now = (
+        read_holds(target.place, target.configured_holds).holds,
+        server.lakefs.server_time(target.repository.server),
+    )
     rows = matches(target, server, holds, now) if holds else []
     if as_json:
         print_text(

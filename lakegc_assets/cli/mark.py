@@ -41,13 +41,13 @@ from spark_resources.stores.place import Place
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """The configured lakeFS server, with the settings for each of its repositories."""
+    """The configured lakeFS servers, with the settings for each of their repositories."""
 
     lakefs: LakeFS
 
     @classmethod
     def configured(cls) -> Server:
-        return cls(LakeFS(LakeFSSettings.of(Settings.load(os.environ, home_folder()))))
+        return cls(LakeFS(*LakeFSSettings.of(Settings.load(os.environ, home_folder()))))
 
     def settings(self, repository: str) -> Settings:
         return Settings.load(os.environ, home_folder(), repository=repository)

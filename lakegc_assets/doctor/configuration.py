@@ -9,6 +9,7 @@ from pydantic import SecretStr
 
 from lakegc_assets.doctor.findings import Result, ok
 from lakegc_assets.formatting import plural
+from spark_resources.identifiers import SERVER_VARIABLES
 from spark_resources.lakefs import LakeFSSettings
 from spark_resources.mark_store.hold_file import parse_configured_holds
 from spark_resources.settings import Settings, refuse_unknown_variables, unknown_variables
@@ -54,8 +55,13 @@ def valid_settings(settings: Settings) -> Result:
 
 
 def server_credentials(settings: Settings) -> Result:
-    """The server and its credentials, with their origins. Raises `WrongUsage` if one is missing."""
-    server, origins = LakeFSSettings.of(settings), settings.origins
+    """The servers and their credentials, with their origins. Raises `WrongUsage` if one is missing."""
+    servers, origins = LakeFSSettings.of(settings), settings.origins
+    if settings.servers:
+        named = zip(settings.servers, servers, strict=True)
+        shown = [f"{name}: {server.endpoint_url}, access key id {server.access_key_id}" for name, server in named]
+        return ok(f"{'; '.join(shown)} ({origins['servers']}, and variables)")
+    (server,) = servers
     return ok(
         f"{server.endpoint_url} ({origins.get('endpoint_url')}); access key id {server.access_key_id} "
         f"({origins.get('access_key_id')}); secret access key ({origins.get('secret_access_key')})"
@@ -76,6 +82,8 @@ def secrets_of(environ: Mapping[str, str], settings: Settings | None) -> set[str
     """The values that no output may contain, whatever a library writes into its messages."""
     names = {f"LAKEGC_{name.upper()}" for name in Settings.model_fields if Settings.is_secret(name, "")}
     secret = {environ[name] for name in (*names, *SECRET_VARIABLES) if name in environ}
+    of_servers = (name for name in environ if name.startswith(SERVER_VARIABLES) and name.endswith("_SECRET_ACCESS_KEY"))
+    secret |= {environ[name] for name in of_servers}
     if settings is not None:
         values = [getattr(settings, name) for name in Settings.model_fields]
         flat = [item for value in values for item in (value if isinstance(value, tuple) else (value,))]

@@ -29,8 +29,9 @@ from lakegc_assets.doctor import (
 from lakegc_assets.doctor.checks import Check, Checks
 from lakegc_assets.doctor.findings import Finding, Result
 from lakegc_assets.mark.context import Target, place_of, read_clocks
-from spark_resources.errors import Forbidden
+from spark_resources.errors import Forbidden, WrongUsage
 from spark_resources.host.user_folders import NAME, cache_folder
+from spark_resources.identifiers import server_of
 from spark_resources.lakefs import LakeFS, LakeFSSettings, Repository
 from spark_resources.lakefs.responses import Server
 from spark_resources.mark_store.mark import refuse_foreign_namespace
@@ -62,10 +63,10 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """A server that responds, its configuration, and the settings with short timeouts."""
+    """The servers, the configuration of each one that responds, and the settings with short timeouts."""
 
     lakefs: LakeFS
-    server: Server
+    servers: Mapping[str, Server]
     settings: Settings
 
 
@@ -76,14 +77,19 @@ def examine(
     status("checking this machine and the configuration")
     check_machine(surroundings, checks)
     settings = check_configuration(name, surroundings, checks)
-    status("checking the lakeFS server")
-    connected = check_server(settings, surroundings, checks)
+    status("checking the lakeFS servers")
+    connected = check_servers(settings, surroundings, checks)
     if connected is not None and name is not None:
         status(f"checking repository {name}")
         check_repository(name, connected, surroundings, checks)
     elif connected is not None:
         check = partial(clocks.server_clock, machine=surroundings.now(), max_skew=connected.settings.max_clock_skew)
-        checks.run_in_parallel([Check(clocks.GROUP, "clocks", connected.lakefs.server_time, check)])
+        checks.run_in_parallel(
+            [
+                Check(clocks.GROUP, of_server(name, "clocks"), partial(connected.lakefs.server_time, name), check)
+                for name in connected.servers
+            ]
+        )
     elif name is not None:
         checks.skip(repository.GROUP, ["all"], "needs the lakeFS server")
     if surroundings.start_spark is not None:
@@ -156,34 +162,63 @@ def impatient(settings: Settings) -> Settings:
     return settings.model_copy(update=limits)
 
 
-def check_server(settings: Settings | None, given: Surroundings, checks: Checks) -> Connected | None:
-    """The server, if it responds and accepts the credentials. The daemon is checked at the same time."""
+SERVER_CHECKS = ("TLS", "connection", "credentials", "version")
+
+
+def check_servers(settings: Settings | None, given: Surroundings, checks: Checks) -> Connected | None:
+    """The servers, if one of them responds and accepts the credentials. The daemon is checked at the same time."""
     home = dagster_instance.home_of(given.environ)
     daemon = Check(dagster_instance.GROUP, "daemon", lambda: dagster_instance.daemon(home, given.now()))
-    names = ("TLS", "connection", "credentials", "version")
-    if settings is None or None in (settings.endpoint_url, settings.access_key_id, settings.secret_access_key):
-        checks.skip(server.GROUP, names, "needs valid settings, with the server and its credentials")
+    quick = None if settings is None else impatient(settings)
+    try:
+        servers = () if quick is None else LakeFSSettings.of(quick)
+    except WrongUsage:  # the check of the credentials has reported it
+        servers = ()
+    if quick is None or not servers:
+        checks.skip(server.GROUP, SERVER_CHECKS, "needs valid settings, with the server and its credentials")
         checks.run_in_parallel([daemon])
         return None
-    quick = impatient(settings)
-    lakefs = LakeFS(LakeFSSettings.of(quick))
-    checks.run(Check(server.GROUP, "TLS", lambda: server.tls(lakefs.settings)))
-    time = Check(server.GROUP, "connection", lakefs.server_time, partial(server.connection, lakefs.where))
-    connection, _ = checks.run_in_parallel([time, daemon])
-    if connection.is_problem:
-        checks.skip(server.GROUP, names[2:], "needs a server that responds")
+    lakefs, checked_meanwhile = LakeFS(*servers), [daemon]
+    configurations = {}
+    for single in servers:
+        config = check_server(lakefs, single, checked_meanwhile, checks)
+        checked_meanwhile = []
+        if config is not None:
+            configurations[single.server] = config
+    return Connected(lakefs, configurations, quick) if configurations else None
+
+
+def check_server(lakefs: LakeFS, settings: LakeFSSettings, others: list[Check], checks: Checks) -> Server | None:
+    """The configuration of a server, if it responds and accepts the credentials. Runs other checks at the same time."""
+    group, name = server.GROUP, settings.server
+    tls, connection, credentials, version = (of_server(name, check) for check in SERVER_CHECKS)
+    checks.run(Check(group, tls, lambda: server.tls(settings)))
+    shown = partial(server.connection, settings.endpoint_url)
+    time = Check(group, connection, partial(lakefs.server_time, name), shown)
+    responds, *_ = checks.run_in_parallel([time, *others])
+    if responds.is_problem:
+        checks.skip(group, [credentials, version], "needs a server that responds")
         return None
-    accepted = partial(server.credentials, lakefs.settings.access_key_id)
-    config = checks.run_in_parallel([Check(server.GROUP, "credentials", lakefs.config, accepted)])[0]
+    accepted = partial(server.credentials, settings.access_key_id)
+    config = checks.run_in_parallel([Check(group, credentials, partial(lakefs.config, name), accepted)])[0]
     if config.is_problem:
-        checks.skip(server.GROUP, names[3:], "needs the server's configuration")
+        checks.skip(group, [version], "needs the server's configuration")
         return None
-    checks.run(Check(server.GROUP, "version", lambda: server.version(config.value)))
-    return Connected(lakefs, config.value, quick)
+    checks.run(Check(group, version, lambda: server.version(config.value)))
+    found: Server = config.value
+    return found
+
+
+def of_server(name: str, check: str) -> str:
+    """The name of a check of one server; `name` is "" if it is the only one."""
+    return f"{name}: {check}" if name else check
 
 
 def check_repository(name: str, connected: Connected, given: Surroundings, checks: Checks) -> None:
     group, lakefs = repository.GROUP, connected.lakefs
+    if server_of(name) in lakefs.servers and server_of(name) not in connected.servers:
+        checks.skip(group, ["all"], "needs the repository's server")
+        return
     find = Check(group, "exists", lambda: repository.find_repository(lakefs, name), repository.exists)
     found = checks.run_in_parallel([find])[0]
     if found.is_problem:
@@ -191,7 +226,8 @@ def check_repository(name: str, connected: Connected, given: Surroundings, check
             checks.skip(skipped, ["all"], "needs the repository")
         return
     checks.run(Check(group, "writable", lambda: repository.writable(found.value)))
-    matches = checks.run(Check(group, "block store", lambda: repository.block_store(found.value, connected.server)))
+    configuration_of = connected.servers[server_of(name)]
+    matches = checks.run(Check(group, "block store", lambda: repository.block_store(found.value, configuration_of)))
     target = None if matches.is_problem else open_target(found.value, connected, checks)
     check_access(found.value, target, connected, checks)
     if target is None:
@@ -206,7 +242,7 @@ def check_repository(name: str, connected: Connected, given: Surroundings, check
 
 def open_target(found: Repository, connected: Connected, checks: Checks) -> Target | None:
     """The repository with its store, which gets no request yet; None if it can't be opened."""
-    kind = connected.server.blockstore(found.storage_id)
+    kind = connected.servers[found.server].blockstore(found.storage_id)
     open_place = partial(place_of, found, kind, connected.settings.store_settings())
     place = checks.run(Check(store.GROUP, "location", open_place, store.location))
     return None if place.is_problem else Target(found, kind, place.value)
@@ -238,7 +274,7 @@ def check_store(target: Target, connected: Connected, given: Surroundings, check
         return
     settings, found = connected.settings, target.repository
     owner = partial(refuse_foreign_namespace, place, found.id, found.created)
-    reading = partial(read_clocks, opened, connected.lakefs, given.now)
+    reading = partial(read_clocks, opened, connected.lakefs, found.server, given.now)
     judged = partial(clocks.all_clocks, max_skew=settings.max_clock_skew, repository=found.id)
     write, *_ = checks.run_in_parallel(
         [

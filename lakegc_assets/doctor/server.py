@@ -1,4 +1,4 @@
-"""Checks of the lakeFS server: connection, credentials, version and TLS."""
+"""Checks of each lakeFS server: connection, credentials, version and TLS."""
 
 from __future__ import annotations
 

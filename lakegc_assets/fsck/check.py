@@ -62,7 +62,7 @@ def check(run: CheckRun) -> Report:
     files = lakefs_files.list_lakefs_files(run.target.place.store())
     report.unknown_files, report.unknown_count = sorted(files.unknown_files), files.unknown_count
     run.log_message("reading the commit graph")
-    now = run.lakefs.server_time()
+    now = run.lakefs.server_time(run.target.repository.server)
     graph = read_graph(run.target, run.lakefs, report)
     run.log_message(
         f"verified {plural(report.verified['commits'], 'commit')}; waiting for the server's list of retained commits"

@@ -72,10 +72,11 @@ class Target:
 def find_target(lakefs: LakeFS, repository_id: str, settings: Settings) -> Target:
     """Find the repository and the location of its objects. Records are signed if a key is set.
 
-    Raises `NotFound` for an unknown repository, `WrongUsage` for an invalid hold in the settings, and the errors of
-    `check_scheme`.
+    Raises `NotFound` for an unknown repository, `WrongUsage` for an unknown server or an invalid hold in the settings,
+    and the errors of `check_scheme`.
     """
-    return target_of(lakefs.repository(repository_id), lakefs.config(), settings)
+    repository = lakefs.repository(repository_id)
+    return target_of(repository, lakefs.config(repository.server), settings)
 
 
 def target_of(repository: Repository, server: Server, settings: Settings) -> Target:
@@ -86,7 +87,9 @@ def target_of(repository: Repository, server: Server, settings: Settings) -> Tar
     keys, holds = settings.signing_keys(), parse_configured_holds(settings.holds, settings.origins.get("holds", ""))
     if keys is None:
         return Target(repository, blockstore, place, holds)
-    seal = Seal.of(keys, repository=repository.id, created=repository.created, namespace=repository.storage_namespace)
+    seal = Seal.of(
+        keys, repository=repository.lakefs_id, created=repository.created, namespace=repository.storage_namespace
+    )
     return Target(repository, blockstore, replace(place, seal=seal), holds)
 
 
@@ -113,18 +116,19 @@ def place_of(repository: Repository, blockstore: str, store_settings: StoreSetti
         # the local adapter writes and reports this location with its configured path (formats §4)
         name = repository.storage_namespace.split("://", 1)[-1].rstrip("/")
         aliases = (f"local://{store_settings.local_path.rstrip('/')}/{name}",)
-    return Place(repository.namespace(aliases=aliases), store_settings)
+    return Place(repository.namespace(aliases=aliases), store_settings, server=repository.server)
 
 
 @dataclass(slots=True)
 class OtherRepositoryData:
     """Data from other repositories: the branch heads (repository and commit; read before the tables are listed), the
-    ids of the tables, and the notes on tables in all namespaces. Repositories with an unreadable table
+    ids of the tables, the notes on tables in all namespaces, and the namespaces. Repositories with an unreadable table
     are left out of `tables`."""
 
     heads: set[tuple[str, str]] = field(default_factory=set)
     tables: pa.Array | None = None
     notes: AllTableNotes | None = None
+    places: dict[Repository, Place] = field(default_factory=dict)
 
 
 Graph = dict[str, Commit]  # commits by id
@@ -170,6 +174,8 @@ class MarkRun:
     """In a sweep: the only other repositories that may remain unread."""
     other_repositories: OtherRepositoryData = field(default_factory=OtherRepositoryData)
     """Filled by the steps; also used to watch the heads of other repositories after a re-verification."""
+    store_settings_of: Callable[[str], StoreSettings] | None = None
+    """The settings for the store of another repository; None if they are those of this one's."""
     decided: DecidedCommits | None = None
     """Used to watch the branches after a re-verification; None until `retained_commits` has run."""
     persist: Persisted = field(default_factory=Persisted)
@@ -205,8 +211,8 @@ class MarkRun:
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """The current time by three clocks, read one after the other: the store's (floored), the lakeFS server's, this
-    machine's."""
+    """The current time by three clocks, read one after the other: the store's (floored), that of the repository's
+    lakeFS server, this machine's."""
 
     store: datetime
     server: datetime
@@ -235,10 +241,10 @@ class Clocks:
         return {name: getattr(self, name).isoformat() for name in ("store", "server", "machine")}
 
 
-def read_clocks(store: Store, lakefs: LakeFS, machine: Callable[[], datetime]) -> Clocks:
+def read_clocks(store: Store, lakefs: LakeFS, server: str, machine: Callable[[], datetime]) -> Clocks:
     """Read the three clocks. If a store's clock is shifted on purpose (in a sandbox), this machine's clock is shifted
     by the same offset."""
-    return Clocks(store.now(), lakefs.server_time(), machine() + store.clock_offset)
+    return Clocks(store.now(), lakefs.server_time(server), machine() + store.clock_offset)
 
 
 @contextmanager

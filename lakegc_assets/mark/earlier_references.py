@@ -7,7 +7,6 @@ These tables needn't be read again. The addresses stay live as long as a reposit
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from fnmatch import fnmatchcase
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,6 +15,7 @@ from lakegc_assets.mark.context import MarkRun
 from lakegc_assets.mark.path_probes import PROBED_PARTS
 from lakegc_assets.rules.brakes import unread_repositories_in
 from spark_resources.errors import DamagedData, NotFound
+from spark_resources.identifiers import matches_repository
 from spark_resources.mark_store.mark import Mark, earlier_marks, earlier_reverifications, unreadable_roots
 from spark_resources.mark_store.record import MarkRecord, finished_at
 from spark_resources.model import ADDRESSES, SERVED
@@ -36,7 +36,7 @@ TABLES = pa.schema([pa.field("table_id", pa.string(), nullable=False)])
 
 def is_trusted(run: MarkRun, repository: str) -> bool:
     """Whether the settings trust a repository not to refer to this namespace."""
-    return any(fnmatchcase(repository, pattern) for pattern in run.limits.trusted)
+    return any(matches_repository(repository, pattern) for pattern in run.limits.trusted)
 
 
 # --- tables ---------------------------------------------------------------------------------------------------------

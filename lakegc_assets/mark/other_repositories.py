@@ -1,5 +1,5 @@
-"""References from other repositories of the server to objects in this namespace. These objects are live, though no list
-of this repository contains them.
+"""References from other repositories, on any server, to objects in this namespace. These objects are live, though no
+list of this repository contains them.
 
 Staging or importing `s3://bucket/this/data/…` into another repository stores a full address there (formats §4), and
 readers of that repository are served from this namespace. So for each other repository on the same kind of block
@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -99,30 +100,57 @@ class OtherRepositories:
 
 
 def list_other_repositories(run: MarkRun) -> OtherRepositories:
-    """The other repositories that the server lists on this kind of block store (other kinds have different addresses),
-    except trusted ones. Without permission to list repositories, all (`*`) are unread."""
+    """The other repositories that the servers list on this kind of block store (other kinds have different addresses),
+    except trusted ones.
+
+    Without permission to list repositories, all (`*`) are unread, and also if one of several servers doesn't respond.
+    Raises an error if this repository's own server doesn't.
+    """
     if "*" in run.limits.trusted:
         return OtherRepositories({}, ("*",))
-    own, server = run.target.repository, run.lakefs.config()
+    places, trusted, unread = dict[str, Place](), set[str](), UnreadRepositories()
+    for server in run.lakefs.servers:
+        if server and f"{server}/*" in run.limits.trusted:
+            trusted.add(f"{server}/*")
+            continue
+        with recording_unlisted(run, server, unread):
+            config = run.lakefs.config(server)
+            for other in run.lakefs.repositories_on(server):
+                if other.id == run.target.repository.id:
+                    continue
+                if is_trusted(run, other.id):
+                    trusted.add(other.id)
+                elif config.blockstore(other.storage_id) == run.target.blockstore:
+                    places[other.id] = place_of_other(run, other)
+    return OtherRepositories(places, tuple(sorted(trusted)), unread)
+
+
+@contextmanager
+def recording_unlisted(run: MarkRun, server: str, unread: UnreadRepositories) -> Iterator[None]:
+    """Wrap the listing of a server's repositories: record all repositories (`*`) as unread if it isn't permitted or, on
+    another server than this repository's, not possible."""
     try:
-        listed = [other for other in run.lakefs.repositories() if other.id != own.id]
+        yield
     except Forbidden as error:
-        return OtherRepositories({}, unread={"*": f"there is no permission to list repositories: {error}"})
-    trusted = {other.id for other in listed if is_trusted(run, other.id)}
-    places = {
-        other.id: place_of_other(run, other)
-        for other in listed
-        if other.id not in trusted and server.blockstore(other.storage_id) == run.target.blockstore
-    }
-    return OtherRepositories(places, tuple(sorted(trusted)))
+        unread.setdefault("*", f"there is no permission to list repositories: {error}")
+    except Unavailable as error:
+        if server == run.target.repository.server:
+            raise
+        unread.setdefault("*", f"the repositories of server {server} could not be listed: {error}")
 
 
 def place_of_other(run: MarkRun, other: Repository) -> Place:
-    """The location of another repository's objects. Its records are signed with the same keys, if any."""
-    place, seal = place_of(other, run.target.blockstore, run.place.settings), run.place.seal
-    if seal is None:
-        return place
-    return replace(place, seal=seal.for_repository(other.id, created=other.created, namespace=other.storage_namespace))
+    """The location of another repository's objects, with the settings for its store. Its records are signed with the
+    same keys, if any."""
+    known = run.other_repositories.places
+    if other not in known:
+        settings = run.place.settings if run.store_settings_of is None else run.store_settings_of(other.id)
+        place, seal = place_of(other, run.target.blockstore, settings), run.place.seal
+        if seal is not None:
+            of_other = seal.for_repository(other.lakefs_id, created=other.created, namespace=other.storage_namespace)
+            place = replace(place, seal=of_other)
+        known[other] = place
+    return known[other]
 
 
 @contextmanager
@@ -162,8 +190,15 @@ def unreleased(run: MarkRun, unread: UnreadRepositories) -> set[str]:
         return set()
     covered = unread.keys() & released.repositories.keys()
     if covered - {"*"}:
-        covered -= {other.id for other in run.lakefs.repositories() if other.created > released.mark_started_at}
+        covered -= {other.id for other in run.lakefs.repositories() if is_newer(run, other, released.mark_started_at)}
     return unread.keys() - covered
+
+
+def is_newer(run: MarkRun, other: Repository, mark_started_at: datetime) -> bool:
+    """Whether a repository may have been created after a mark started, by the clock of that mark's server. The clock of
+    another server may be behind it."""
+    same_clock = other.server == run.target.repository.server
+    return other.created > mark_started_at - (timedelta(0) if same_clock else run.limits.clock_skew)
 
 
 def next_step(run: MarkRun, repository: str) -> str:
@@ -185,7 +220,11 @@ def read_staged(run: MarkRun, notes: StepNotes) -> None:
     listing = list_other_repositories(run)
     for part in STAGED_PARTS if listing.places else ():
         write_staged(run, notes, listing, STAGED, part)
-    notes.facts[FACTS] = {"unread": listing.unread, "trusted": list(listing.trusted)}
+    notes.facts[FACTS] = {
+        "servers": list(run.lakefs.servers),
+        "unread": listing.unread,
+        "trusted": list(listing.trusted),
+    }
     report_unread(run, listing.unread)
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_resources.errors import LakegcError, NotFound, Refused
+from spark_resources.identifiers import server_of
 from spark_resources.lakefs import LakeFS, ServedPage
 from spark_resources.lakefs.responses import REPLACEMENT_CHARACTER, is_exact
 from spark_resources.model import SERVED, Namespace
@@ -100,7 +101,7 @@ def ignoring_deleted(lakefs: LakeFS, repository: str) -> Iterator[None]:
     try:
         yield
     except NotFound:
-        if any(listed.id == repository for listed in lakefs.repositories()):
+        if any(listed.id == repository for listed in lakefs.repositories_on(server_of(repository))):
             raise
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from lakegc_assets.mark.context import Target, place_of
 from lakegc_assets.mark.options import MarkOptions
-from spark_resources.errors import Forbidden, LakegcError, Refused, WrongUsage
+from spark_resources.errors import Forbidden, LakegcError, Refused, Unavailable, WrongUsage
 from spark_resources.lakefs import LakeFS, Repository
 from spark_resources.mark_store.record import MarkRecord
 
@@ -29,16 +29,24 @@ def refuse_read_only(repository: Repository) -> None:
 
 
 def refuse_overlap(target: Target, lakefs: LakeFS) -> None:
-    """Raise `Refused` if the namespace of another repository of the server overlaps with the target's (invariant 5)."""
+    """Raise `Refused` if the namespace of another repository of any server overlaps with the target's (invariant 5).
+
+    Without permission to list repositories, and if another server doesn't respond, marks rely on the owner that is
+    recorded in the namespace.
+    """
     place = target.place
-    try:
-        for other in lakefs.repositories():
-            if other.id == target.repository.id:
-                continue
-            if place_of(other, target.blockstore, place.settings).namespace.overlaps(place.namespace):
-                raise overlap_error(target, other)
-    except Forbidden:
-        pass  # without permission to list repositories, rely on the owner recorded in the namespace
+    for server in lakefs.servers:
+        try:
+            for other in lakefs.repositories_on(server):
+                if other.id == target.repository.id:
+                    continue
+                if place_of(other, target.blockstore, place.settings).namespace.overlaps(place.namespace):
+                    raise overlap_error(target, other)
+        except Forbidden:
+            pass
+        except Unavailable:
+            if server == target.repository.server:
+                raise
 
 
 def overlap_error(target: Target, other: Repository) -> Refused:

@@ -1,19 +1,34 @@
-"""Which repositories of a server the schedule and the sensor mark: those that match the patterns in the settings."""
+"""Which repositories of all servers the schedule and the sensor mark: those that match the patterns in the settings."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from fnmatch import fnmatchcase
 
+from spark_resources.errors import LakegcError, full_stop
+from spark_resources.identifiers import matches_repository
 from spark_resources.lakefs import LakeFS, Repository
 from spark_resources.settings import Settings
 
 
+def list_repositories(lakefs: LakeFS) -> tuple[list[Repository], dict[str, str]]:
+    """The repositories of all servers, and a sentence about each server that could not be read, by its name. If there
+    is only one server, its error is raised."""
+    listed, failures = list[Repository](), dict[str, str]()
+    for server in lakefs.servers:
+        try:
+            listed += lakefs.repositories_on(server)
+        except LakegcError as error:
+            if len(lakefs.servers) == 1:
+                raise
+            failures[server] = f"The repositories of server {server} are skipped: {full_stop(error)}"
+    return listed, failures
+
+
 def select_repositories(repositories: Iterable[Repository], settings: Settings) -> list[Repository]:
-    """The repositories whose id matches an include pattern and no exclude pattern, sorted by id."""
+    """The repositories whose name matches an include pattern and no exclude pattern, sorted by id."""
 
     def matches(repository: Repository, patterns: Sequence[str]) -> bool:
-        return any(fnmatchcase(repository.id, pattern) for pattern in patterns)
+        return any(matches_repository(repository.id, pattern) for pattern in patterns)
 
     included = (repository for repository in repositories if matches(repository, settings.repositories_include))
     return sorted(

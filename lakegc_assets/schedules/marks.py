@@ -18,7 +18,7 @@ from lakegc_assets.dead_runs import possibly_dead_runs, report_dead_run
 from lakegc_assets.jobs import backup_and_sweep_job, mark_job, mark_request, sweep_job
 from lakegc_assets.mark.context import find_target
 from lakegc_assets.mark.preconditions import refuse_read_only
-from lakegc_assets.mark.repository_selection import no_match_message, select_repositories
+from lakegc_assets.mark.repository_selection import list_repositories, no_match_message, select_repositories
 from lakegc_assets.partitions import CREATED_TAG, PARTITIONS, REPOSITORY_TAG, repository_key
 from spark_resources.errors import LakegcError, WrongUsage, full_stop
 from spark_resources.host.user_folders import home_folder
@@ -117,11 +117,13 @@ def requests_for_due_repositories(
     """
     with reporting_failures():
         settings, client = Settings.load(os.environ, home_folder()), lakefs.client()
-        selected = select_repositories(client.repositories(), settings)
-    if not selected:
+        listed, failures = list_repositories(client)
+    selected = select_repositories(listed, settings)
+    if not selected and not failures:
         return dg.SkipReason(no_match_message(client, settings))
     time, instance = context.scheduled_execution_time, context.instance
     due, skipped = due_repositories(selected, time)
+    skipped = [*failures.values(), *skipped]
     if not due and not skipped:
         return dg.SkipReason(f"No repository is scheduled for {time:%Y-%m-%d %H:%M} UTC.")
     mark_id, checked = default_mark_id(time), preflight_all(client, due)

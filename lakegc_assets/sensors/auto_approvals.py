@@ -11,7 +11,7 @@ from lakegc_assets.approval.auto_approval import Decision, apply_policy
 from lakegc_assets.assets.approval_events import DIGEST, report_approval
 from lakegc_assets.assets.review import APPROVAL
 from lakegc_assets.mark.context import with_probed_capabilities
-from lakegc_assets.mark.repository_selection import select_repositories
+from lakegc_assets.mark.repository_selection import list_repositories, select_repositories
 from lakegc_assets.sensors.tick_budget import client_for_tick, target_for_tick
 from spark_resources.errors import LakegcError
 from spark_resources.host.user_folders import home_folder
@@ -90,11 +90,12 @@ repository, what was decided, and every condition that isn't met.""",
 def auto_approvals(context: dg.SensorEvaluationContext, lakefs: LakeFSResource) -> dg.SkipReason:
     try:
         client = client_for_tick(lakefs)
-        selected = select_repositories(client.repositories(), Settings.load(os.environ, home_folder()))
+        repositories, failures = list_repositories(client)
+        selected = select_repositories(repositories, Settings.load(os.environ, home_folder()))
     except LakegcError as error:
         return dg.SkipReason(str(error))
     results = decide_all([repository.id for repository in selected], lambda name: decide(client, name))
-    sentences, unexpected = [], []
+    sentences, unexpected = list(failures.values()), []
     for repository, result in sorted(results.items()):
         try:
             if isinstance(result, BaseException):

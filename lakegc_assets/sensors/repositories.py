@@ -8,10 +8,11 @@ from datetime import UTC, datetime
 import dagster as dg
 
 from lakegc_assets.jobs import mark_job, mark_request
-from lakegc_assets.mark.repository_selection import no_match_message, select_repositories
+from lakegc_assets.mark.repository_selection import list_repositories, no_match_message, select_repositories
 from lakegc_assets.partitions import PARTITIONS, repository_key
 from spark_resources.errors import LakegcError
 from spark_resources.host.user_folders import home_folder
+from spark_resources.identifiers import server_of
 from spark_resources.lakefs.resource import LakeFSResource
 from spark_resources.model import default_mark_id
 from spark_resources.settings import Settings
@@ -34,18 +35,18 @@ def new_repositories(context: dg.SensorEvaluationContext, lakefs: LakeFSResource
     now = datetime.now(UTC)
     try:
         settings, client = Settings.load(os.environ, home_folder()), lakefs.client()
-        listed = {
-            repository_key(repository): repository
-            for repository in select_repositories(client.repositories(), settings)
-        }
+        repositories, failures = list_repositories(client)
+        listed = {repository_key(repository): repository for repository in select_repositories(repositories, settings)}
     except LakegcError as error:
         return dg.SkipReason(str(error))
     known = set(json.loads(context.cursor)) if context.cursor else set()
     new = {key: repository for key, repository in listed.items() if key not in known}
     if not new:
-        return dg.SkipReason(
+        nothing = (
             f"No new repositories among the {len(listed)} selected." if listed else no_match_message(client, settings)
         )
+        return dg.SkipReason(" ".join([nothing, *failures.values()]))
+    unlisted = {key for key in known if server_of(key.partition("@")[0]) in failures}
     to_mark = dict(list(new.items())[:MAX_NEW_PER_TICK])
     mark_id = default_mark_id(now)
     requests = [mark_request(repository, mark_id, run_key=key, tags={}) for key, repository in to_mark.items()]
@@ -55,5 +56,5 @@ def new_repositories(context: dg.SensorEvaluationContext, lakefs: LakeFSResource
             PARTITIONS.build_add_request([str(request.partition_key) for request in requests])
         ],
         # a deleted repository is forgotten: a later one of the same name counts as new
-        cursor=json.dumps(sorted((known & listed.keys()) | to_mark.keys())),
+        cursor=json.dumps(sorted((known & listed.keys()) | to_mark.keys() | unlisted)),
     )

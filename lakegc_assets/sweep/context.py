@@ -31,6 +31,7 @@ from spark_resources.spark.partitioning import tasks_from_rows
 from spark_resources.spark.persistence import Persisted
 from spark_resources.stores.base import Store, folders_in
 from spark_resources.stores.place import Place
+from spark_resources.stores.settings import StoreSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -89,6 +90,8 @@ class SweepRun:
     by: str
     log_message: LogMessage
     foreign: ForeignMark | None = None
+    store_settings_of: Callable[[str], StoreSettings] | None = None
+    """See `MarkRun`."""
     persist: Persisted = field(default_factory=Persisted)
     """Persists DataFrames until the end of the sweep."""
 

@@ -96,7 +96,16 @@ def write_listing(run: SweepRun, foreign: ForeignMark) -> None:
     """List the namespace, write the mark's addresses with size and checksum as stored (REFERENCE_OBJECTS), and finish
     the record."""
     mark, store = run.mark, run.store
-    inner = MarkRun(run.partition, run.target, mark, run.lakefs, run.spark, run.limits.marking, run.log_message)
+    inner = MarkRun(
+        run.partition,
+        run.target,
+        mark,
+        run.lakefs,
+        run.spark,
+        run.limits.marking,
+        run.log_message,
+        store_settings_of=run.store_settings_of,
+    )
     namespace_slices.list_namespace(inner)
     started_at = store.now()
     with errors_from_executors():

@@ -293,4 +293,5 @@ def sweep_run(
         user_and_machine(),
         logged_and_published(log_message),
         foreign,
+        marks.store_settings,
     )

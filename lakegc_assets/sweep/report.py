@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from lakegc_assets.rules import sweep_outcomes
 from lakegc_assets.sweep.context import RESCUED, SWEEP_RECEIPTS, UNDONE, Reverification, SweepRun
 from lakegc_assets.sweep.delete_rounds import Tally
 from spark_resources.errors import DamagedData, NotFound, WrongUsage
+from spark_resources.identifiers import lakefs_id, repository_on
 from spark_resources.mark_store.mark import mark_folder
 from spark_resources.model import RECEIPTS, Outcome
 from spark_resources.records.json_records import record_bytes
@@ -148,9 +149,10 @@ def read_report(place: Place, mark_id: str) -> Report | None:
     """The report of a mark's sweep; None if there is none yet."""
     key = report_key(mark_id)
     try:
-        return Report.from_json(place.records().read(key), f"{place.store().where}/{key}")
+        report = Report.from_json(place.records().read(key), f"{place.store().where}/{key}")
     except NotFound:
         return None
+    return replace(report, repository=repository_on(place.server, lakefs_id(report.repository)))
 
 
 def read_report_if_intact(place: Place, mark_id: str) -> Report | None:
@@ -227,7 +229,8 @@ def write_report(
         refusals=refusals,
         dataset=dataset.name_for_record(),
     )
-    run.place.records().write(report_key(record.mark_id), report.to_json())
+    stored = replace(report, repository=lakefs_id(report.repository))  # without the server's name
+    run.place.records().write(report_key(record.mark_id), stored.to_json())
     return report
 
 

@@ -87,6 +87,7 @@ def begin_reverification(run: SweepRun, number: int, started_at: datetime) -> Ma
     listing."""
     approved, holds = run.mark.record, read_holds(run.place, run.target.configured_holds)
     refuse_missing_holds(approved, holds, () if run.foreign is None else run.foreign.approval.configured_holds)
+    refuse_missing_servers(approved, run.lakefs.servers)
     run.mark.record_newer_holds(holds.number, holds.ids_in_file)
     record = replace(
         approved,
@@ -94,7 +95,7 @@ def begin_reverification(run: SweepRun, number: int, started_at: datetime) -> Ma
         start=started_at,
         cutoff=started_at,
         min_age=timedelta(0),
-        server_now=run.lakefs.server_time(),
+        server_now=run.lakefs.server_time(run.target.repository.server),
         rules=run.lakefs.rules(run.partition.repository),
         holds=holds.record_fields(),
         steps={"namespace_slices": replace(approved.step("namespace_slices"), datasets={})},
@@ -109,6 +110,7 @@ def begin_reverification(run: SweepRun, number: int, started_at: datetime) -> Ma
         run.partition, run.target, verification, run.lakefs, run.spark, run.limits.marking, run.log_message,
         pa.array(committed_addresses.trusted_ranges(run.mark), pa.string()),
         committed_addresses.trusted_record(run.mark), released_by_approval(run),
+        store_settings_of=run.store_settings_of,
     )  # fmt: skip
 
 
@@ -125,6 +127,20 @@ def refuse_missing_holds(approved: MarkRecord, holds: Holds, at_approval: Collec
             f"missing now: {', '.join(missing)}. Set LAKEGC_CONFIG to the fleet file that has them. If they were "
             "removed on purpose, make a new mark.",
             invariant=3,
+        )
+
+
+def refuse_missing_servers(approved: MarkRecord, servers: Collection[str]) -> None:
+    """Raise `Refused` if the settings lack a server whose repositories were read for the mark, because they may refer
+    to its objects, too."""
+    staged = approved.steps.get("uncommitted_addresses")
+    read = () if staged is None else staged.facts.get("elsewhere", {}).get("servers", ())
+    if missing := sorted(set(read) - {""} - set(servers)):
+        raise Refused(
+            f"mark {approved.mark_id} of {approved.repository} considered the repositories of servers that are missing "
+            f"in the settings now: {', '.join(missing)}. Set LAKEGC_CONFIG to the fleet file that has them. If they "
+            "were removed on purpose, make a new mark.",
+            invariant=2,
         )
 
 

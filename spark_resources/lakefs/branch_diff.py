@@ -38,7 +38,8 @@ def whole_diff(lakefs: LakeFS, repository: str, branch: str) -> Iterator[Change]
         if last is not None or next(lakefs.uncommitted_diff(repository, branch), None) is None:
             return
     raise Unavailable(
-        f"lakeFS at {lakefs.where} shows uncommitted changes of '{branch}' in repository '{repository}', but none in "
-        f"the diff between '{branch}@' and '{branch}$'. Only that diff reports unreadable staging records, so some "
-        "staged objects may be unknown. Upgrade the server to a version that supports these references."
+        f"lakeFS at {lakefs.where} shows uncommitted changes of '{branch}' in repository "
+        f"'{repository}', but none in the diff between '{branch}@' and '{branch}$'. Only that diff reports unreadable "
+        "staging records, so some staged objects may be unknown. Upgrade the server to a version that supports these "
+        "references."
     )

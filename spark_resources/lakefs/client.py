@@ -7,10 +7,12 @@ method returns an empty result for something that it could not read.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from spark_resources.errors import DamagedData, Unavailable
+from spark_resources.errors import DamagedData, Unavailable, WrongUsage
+from spark_resources.identifiers import lakefs_id, repository_on, server_of
 from spark_resources.lakefs import gc_prepare, pagination, responses
 from spark_resources.lakefs.connection import ApiCall, Connection
 from spark_resources.lakefs.pagination import MAX_PAGE_SIZE, Progress
@@ -29,70 +31,96 @@ from spark_resources.model import Commit, Rules
 
 
 class LakeFS:
-    """A client for one lakeFS server. Thread-safe; pickled as its settings, so that Spark executors build their own.
+    """A client for one or several lakeFS servers. Thread-safe; pickled as its settings, so that Spark executors build
+    their own.
 
-    Every method raises `Forbidden`, `NotFound` or `Unavailable` with a readable message, and `DamagedData` for a
-    response that violates the API.
+    With several servers, repositories are named after theirs, such as `lab/events`, and each method sends its requests
+    to the repository's server. With one, a repository's name is its id.
+
+    Every method raises `Forbidden`, `NotFound` or `Unavailable` with a readable message, `DamagedData` for a response
+    that violates the API, and `WrongUsage` for a repository of an unknown server.
     """
 
-    def __init__(self, settings: LakeFSSettings) -> None:
-        self.settings = settings
-        self.connection = Connection(settings)
+    def __init__(self, *servers: LakeFSSettings) -> None:
+        self.settings = servers[0]
+        self.connections = {settings.server: Connection(settings) for settings in servers}
 
-    def __reduce__(self) -> tuple[type[LakeFS], tuple[LakeFSSettings]]:
-        return (LakeFS, (self.settings,))
+    def __reduce__(self) -> tuple[type[LakeFS], tuple[LakeFSSettings, ...]]:
+        return (LakeFS, tuple(connection.settings for connection in self.connections.values()))
 
     def __repr__(self) -> str:
-        return f"LakeFS({self.settings.endpoint_url!r})"
+        return f"LakeFS({self.where})"
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """The names of the servers; only "" if there is one."""
+        return tuple(self.connections)
 
     @property
     def where(self) -> str:
-        """The server's address, for messages."""
-        return self.connection.where
+        """The servers' addresses, for messages."""
+        return ", ".join(connection.where for connection in self.connections.values())
 
-    @property
-    def last_date(self) -> datetime | None:
-        """The server's time in the latest response to any thread, in whole seconds; None before the first response."""
-        return self.connection.last_date
+    def route(self, repository: str) -> tuple[Connection, str]:
+        """The connection to a repository's server, and the repository's id there. Raises `WrongUsage` if there is no
+        such server, or if several are configured and the repository is named without one."""
+        server = server_of(repository)
+        if server in self.connections:
+            return self.connections[server], lakefs_id(repository)
+        if self.servers == ("",):
+            raise WrongUsage(
+                f"'{repository}' names the server '{server}', but there is only {self.where}. Leave out '{server}/', "
+                f"or configure several servers {_WHERE_CONFIGURED}."
+            )
+        names = ", ".join(self.servers)
+        raise WrongUsage(
+            f"there is no server '{server}' for '{repository}': {names} are configured {_WHERE_CONFIGURED}."
+            if server
+            else f"'{repository}' doesn't say which server it is on: {names}. Name it as "
+            f"{repository_on(self.servers[0], repository)}, for example."
+        )
 
-    def server_time(self) -> datetime:
-        """The server's current time, from the `Date` of the response to a new request, truncated to the second."""
-        response = self.connection.request(_CONFIG_CALL)
+    def server_time(self, server: str = "") -> datetime:
+        """A server's current time, from the `Date` of the response to a new request, truncated to the second."""
+        connection = self.connections[server]
+        response = connection.request(_CONFIG_CALL)
         if response.status >= 500:  # possibly the response of a proxy, not of the server
-            raise self.connection.error_for(_CONFIG_CALL, response)
+            raise connection.error_for(_CONFIG_CALL, response)
         if response.date is None:
             raise Unavailable(
-                f"lakeFS at {self.where} sent no readable Date header, so the time by its clock, which determines "
-                "retention, is unknown. Check the proxies between this machine and the server."
+                f"lakeFS at {connection.where} sent no readable Date header, so the time by its clock, which "
+                "determines retention, is unknown. Check the proxies between this machine and the server."
             )
         return response.date
 
     # --- the server and its repositories ----------------------------------------------------------------------------
 
-    def config(self) -> Server:
-        """The block store types by storage id, and the server's version."""
-        response = self.connection.request(_CONFIG_CALL)
+    def config(self, server: str = "") -> Server:
+        """A server's block store types by storage id, and its version."""
+        connection = self.connections[server]
+        response = connection.request(_CONFIG_CALL)
         if response.status == 404:
-            return self._config_of_older_server()
+            return _config_of_older_server(connection)
         if not response.is_success:
-            raise self.connection.error_for(_CONFIG_CALL, response)
+            raise connection.error_for(_CONFIG_CALL, response)
         return responses.server(Body.of(response.json, _CONFIG_CALL.what))
 
-    def _config_of_older_server(self) -> Server:
-        """Like `config`, for an older server, which has separate calls for the storage and the version."""
-        storage = ApiCall("InternalApi", "get_storage_config", "the server's storage configuration", "fs:ReadConfig")
-        version = ApiCall("InternalApi", "get_lake_fs_version", "the server's version", "fs:ReadConfig")
-        kind = self.connection.body(storage).nonempty_text("blockstore_type")
-        return Server({"": kind}, self.connection.body(version).maybe_text("version"))
-
     def repository(self, repository: str) -> Repository:
-        return pagination.repository(self.connection, repository)
+        connection, name = self.route(repository)
+        return replace(pagination.repository(connection, name), id=repository)
 
     def repositories(self) -> Iterator[Repository]:
-        """Every repository that these credentials may list."""
+        """Every repository of all servers that these credentials may list. Raises an error if one server can't be
+        read."""
+        for server in self.servers:
+            yield from self.repositories_on(server)
+
+    def repositories_on(self, server: str) -> Iterator[Repository]:
+        """Every repository of one server that these credentials may list."""
         call = ApiCall("RepositoriesApi", "list_repositories", "the repositories", "fs:ListRepositories")
-        for page in pagination.pages(self.connection, call):
-            yield from map(responses.repository, page)
+        for page in pagination.pages(self.connections[server], call):
+            for listed in map(responses.repository, page):
+                yield replace(listed, id=repository_on(server, listed.id))
 
     def rules(self, repository: str) -> Rules | None:
         """The retention rules; None if the repository has none, in which case no committed object ever expires."""
@@ -102,13 +130,14 @@ class LakeFS:
             f"the retention rules of repository '{repository}'",
             "retention:GetGarbageCollectionRules",
         )
-        response = self.connection.request(call, repository=repository)
+        connection, name = self.route(repository)
+        response = connection.request(call, repository=name)
         if response.is_success:
             return responses.rules(Body.of(response.json, call.what))
         if response.says_not_found:
             self.repository(repository)  # raises if the repository itself is missing
             return None
-        raise self.connection.error_for(call, response)
+        raise connection.error_for(call, response)
 
     # --- references and commits -------------------------------------------------------------------------------------
 
@@ -118,7 +147,7 @@ class LakeFS:
         Raises `DamagedData` (invariant 3) if there are none: the default branch can't be deleted.
         """
         call = ApiCall("BranchesApi", "list_branches", f"the branches of repository '{repository}'", "fs:ListBranches")
-        heads = self._references(call, repository=repository, show_hidden=True)
+        heads = self._references(call, repository, show_hidden=True)
         if not heads:
             raise DamagedData(
                 f"{call.what}: the server lists none, but every repository has a default branch. Live objects can't "
@@ -130,25 +159,28 @@ class LakeFS:
     def tags(self, repository: str) -> dict[str, str]:
         """The commit of every tag."""
         call = ApiCall("TagsApi", "list_tags", f"the tags of repository '{repository}'", "fs:ListTags")
-        return self._references(call, repository=repository)
+        return self._references(call, repository)
 
-    def _references(self, call: ApiCall, **arguments: Any) -> dict[str, str]:
+    def _references(self, call: ApiCall, repository: str, **arguments: Any) -> dict[str, str]:
+        connection, name = self.route(repository)
         return {
             reference.nonempty_text("id"): reference.nonempty_text("commit_id")
-            for page in pagination.pages(self.connection, call, **arguments)
+            for page in pagination.pages(connection, call, repository=name, **arguments)
             for reference in page
         }
 
     def commit(self, repository: str, commit_id: str) -> Commit:
         call = ApiCall("CommitsApi", "get_commit", f"commit {commit_id} of repository '{repository}'", "fs:ReadCommit")
-        return responses.commit(self.connection.body(call, repository=repository, commit_id=commit_id))
+        connection, name = self.route(repository)
+        return responses.commit(connection.body(call, repository=name, commit_id=commit_id))
 
     def log(self, repository: str, ref: str) -> Iterator[Commit]:
         """Every commit that is reachable from a branch, tag or commit, through any parent."""
         call = ApiCall(
             "RefsApi", "log_commits", f"the commits of '{ref}' in repository '{repository}'", "fs:ReadBranch"
         )
-        for page in pagination.pages(self.connection, call, repository=repository, ref=ref):
+        connection, name = self.route(repository)
+        for page in pagination.pages(connection, call, repository=name, ref=ref):
             yield from map(responses.commit, page)
 
     def dump_refs(self, repository: str) -> RefsDump | None:
@@ -159,20 +191,20 @@ class LakeFS:
         Commits are dumped before branches, so the commit of a branch head can be missing if it was created in between
         (formats §2).
         """
-        return gc_prepare.dump_refs(self.connection, repository)
+        return gc_prepare.dump_refs(*self.route(repository))
 
     # --- the lists for collectors -----------------------------------------------------------------------------------
 
     def prepare_commits(self, repository: str, *, progress: Progress | None = None) -> str | None:
         """Have the server list the retained commits. Returns the location of its CSV; None if there are no rules."""
-        return gc_prepare.prepare_commits(self.connection, repository, progress)
+        return gc_prepare.prepare_commits(*self.route(repository), progress)
 
     def prepare_uncommitted(self, repository: str) -> UncommittedLists:
         """Have the server list every staged address, page by page. Returns the lists' locations and file counts.
 
         The lists can miss staged objects (formats §2). Raises `Interrupted` if a branch is deleted meanwhile.
         """
-        return gc_prepare.prepare_uncommitted(self.connection, repository)
+        return gc_prepare.prepare_uncommitted(*self.route(repository))
 
     # --- branches and their objects ---------------------------------------------------------------------------------
 
@@ -185,9 +217,8 @@ class LakeFS:
         call = ApiCall(
             "ObjectsApi", "stat_object", f"'{path}' on '{branch}' in repository '{repository}'", "fs:ReadObject"
         )
-        response = self.connection.request(
-            call, repository=repository, ref=branch, path=path, user_metadata=False, presign=False
-        )
+        connection, name = self.route(repository)
+        response = connection.request(call, repository=name, ref=branch, path=path, user_metadata=False, presign=False)
         if response.is_success:
             served = responses.served_object(Body.of(response.json, call.what))
             if served.path != path:
@@ -199,7 +230,7 @@ class LakeFS:
             return served
         if response.says_not_found:  # a missing branch or a gateway may return the same 404
             return self._stat_by_listing(repository, branch, path)
-        raise self.connection.error_for(call, response)
+        raise connection.error_for(call, response)
 
     def _stat_by_listing(self, repository: str, branch: str, path: str) -> ServedObject | None:
         """Like `stat`, but from a listing with the path as its prefix, in which the path itself would come first.
@@ -210,9 +241,9 @@ class LakeFS:
         first = page.objects[0] if page.objects else None
         if not (first.path.startswith(path) if first else page.next_after is None):
             raise Unavailable(
-                f"lakeFS at {self.where} reports that '{path}' doesn't exist on '{branch}' in repository "
-                f"'{repository}', but a listing of this path doesn't confirm that. Check the proxies between this "
-                "machine and the server."
+                f"lakeFS at {self.route(repository)[0].where} reports that '{path}' doesn't exist on '{branch}' in "
+                f"repository '{repository}', but a listing of this path doesn't confirm that. Check the proxies "
+                "between this machine and the server."
             )
         return first if first and first.path == path else None
 
@@ -223,12 +254,13 @@ class LakeFS:
         call = ApiCall(
             "ObjectsApi", "list_objects", f"the objects of '{ref}' in repository '{repository}'", "fs:ListObjects"
         )
+        connection, name = self.route(repository)
         page, offset = pagination.page(
-            self.connection,
+            connection,
             call,
             after,
             amount,
-            repository=repository,
+            repository=name,
             ref=ref,
             prefix=prefix,
             user_metadata=False,
@@ -254,7 +286,7 @@ class LakeFS:
         """
         what = f"the uncommitted changes of '{branch}' in repository '{repository}'"
         call = ApiCall("BranchesApi", "diff_branch", what, "fs:ListObjects")
-        return self._changes(call, after, repository=repository, branch=branch)
+        return self._changes(call, repository, after, branch=branch)
 
     def staged_diff(self, repository: str, branch: str, *, after: str = "") -> Iterator[Change]:
         """Like `uncommitted_diff`, but requested as the diff between the branch's committed data (`@`) and its staged
@@ -265,11 +297,12 @@ class LakeFS:
         what = f"the staged changes of '{branch}' in repository '{repository}'"
         call = ApiCall("RefsApi", "diff_refs", what, "fs:ListObjects")
         refs = {"left_ref": f"{branch}@", "right_ref": f"{branch}$", "type": "two_dot"}
-        return self._changes(call, after, repository=repository, **refs)
+        return self._changes(call, repository, after, **refs)
 
-    def _changes(self, call: ApiCall, after: str, **arguments: str) -> Iterator[Change]:
+    def _changes(self, call: ApiCall, repository: str, after: str, **arguments: str) -> Iterator[Change]:
+        connection, name = self.route(repository)
         while True:
-            page, offset = pagination.page(self.connection, call, after, MAX_PAGE_SIZE, **arguments)
+            page, offset = pagination.page(connection, call, after, MAX_PAGE_SIZE, repository=name, **arguments)
             changes = list(map(responses.change, page))
             yield from changes
             if offset is None:
@@ -285,4 +318,13 @@ class LakeFS:
             after = offset
 
 
+def _config_of_older_server(connection: Connection) -> Server:
+    """Like `config`, for an older server, which has separate calls for the storage and the version."""
+    storage = ApiCall("InternalApi", "get_storage_config", "the server's storage configuration", "fs:ReadConfig")
+    version = ApiCall("InternalApi", "get_lake_fs_version", "the server's version", "fs:ReadConfig")
+    kind = connection.body(storage).nonempty_text("blockstore_type")
+    return Server({"": kind}, connection.body(version).maybe_text("version"))
+
+
+_WHERE_CONFIGURED = "in sections [servers.NAME] of the fleet file"
 _CONFIG_CALL = ApiCall("ConfigApi", "get_config", "the server's configuration", "fs:ReadConfig")

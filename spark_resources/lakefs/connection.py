@@ -82,7 +82,6 @@ class Connection:
         self.settings = settings
         self._lock = threading.Lock()
         self._client: Any = None
-        self.last_date: datetime | None = None
 
     @property
     def where(self) -> str:
@@ -143,7 +142,6 @@ class Connection:
     def _validated(self, call: ApiCall, status: int, headers: Mapping[str, str], body: str | bytes) -> Response:
         body_text = _decode(body)
         response = Response(status, _parse_json(body_text), body_text[:300], _parse_date(headers.get("Date")))
-        self.last_date = response.date or self.last_date
         if 300 <= status < 400:
             raise self._not_lakefs_error(call, f"a redirect to {redirect_target(headers.get('Location', ''))}")
         if status < 500 and _is_html(headers, body_text):
@@ -172,7 +170,7 @@ class Connection:
         if response.status == 401 and not response.lacks_permission:
             return Forbidden(
                 f"{failure}: the server does not accept the credentials{reason} Check the access key id and the secret "
-                "access key (LAKEGC_ACCESS_KEY_ID, LAKEGC_SECRET_ACCESS_KEY, or ~/.lakectl.yaml)."
+                f"access key ({self.settings.credentials_setting})."
             )
         if response.status == 403 and "read-only" in response.message.lower().replace("read only", "read-only"):
             return Forbidden(
@@ -201,7 +199,7 @@ class Connection:
     def _not_lakefs_error(self, call: ApiCall, response: str) -> Unavailable:
         return Unavailable(
             f"could not get {call.what} from {self.where}: it returned {response}, so it is not the lakeFS API. "
-            "Check the endpoint (LAKEGC_ENDPOINT_URL, or server.endpoint_url in ~/.lakectl.yaml)."
+            f"Check the endpoint ({self.settings.endpoint_setting})."
         )
 
     def _unreachable_error(self, call: ApiCall, cause: str) -> Unavailable:
@@ -209,12 +207,12 @@ class Connection:
         if is_permanent_tls_error(cause):
             return Unavailable(
                 f"{failure}: no trusted TLS connection ({cause}). If the server's certificate is from your own "
-                "certificate authority, set LAKEGC_CA_BUNDLE to its certificate file. If the server uses plain HTTP, "
-                "the endpoint must start with http://."
+                f"certificate authority, set {self.settings.ca_bundle_setting} to its certificate file. If the server "
+                "uses plain HTTP, the endpoint must start with http://."
             )
         return Transient(
             f"{failure}: {full_stop(cause)} Check that the server is running and that the endpoint "
-            "(LAKEGC_ENDPOINT_URL, or server.endpoint_url in ~/.lakectl.yaml) is correct."
+            f"({self.settings.endpoint_setting}) is correct."
         )
 
 

@@ -14,11 +14,12 @@ def is_readable(lakefs: LakeFS, repository: str, ref: str, path: str) -> bool:
     Raises `NotFound` for an unknown ref or path, and otherwise the same errors as any other request.
     """
     call = ApiCall("ObjectsApi", "get_object", f"'{path}' on '{ref}' in repository '{repository}'", "fs:ReadObject")
-    arguments = {"repository": repository, "ref": ref, "path": path, "range": "bytes=0-0"}
-    status, _, body = lakefs.connection.raw_response(call, arguments)
+    connection, name = lakefs.route(repository)
+    arguments = {"repository": name, "ref": ref, "path": path, "range": "bytes=0-0"}
+    status, _, body = connection.raw_response(call, arguments)
     if status in (200, 206, _EMPTY):
         return True
     if status == _GONE:
         return False
     body_text = body.decode("utf-8", "replace") if isinstance(body, bytes) else body
-    raise lakefs.connection.error_for(call, Response(status, None, body_text[:300], None))
+    raise connection.error_for(call, Response(status, None, body_text[:300], None))

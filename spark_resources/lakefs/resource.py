@@ -30,7 +30,7 @@ class LakeFSResource(ConfigurableResource[LakeFS]):
     verify_tls: bool | None = Field(default=None, description="whether the server's certificate is checked")
 
     def client(self, *, retry_total_s: float | None = None) -> LakeFS:
-        """A client for the configured server, with the configured retries unless they are given. Raises `WrongUsage`
+        """A client for the configured servers, with the configured retries unless they are given. Raises `WrongUsage`
         if the configuration is incomplete."""
         settings = Settings.load(
             os.environ,
@@ -42,4 +42,4 @@ class LakeFSResource(ConfigurableResource[LakeFS]):
             verify_tls=self.verify_tls,
             retry_total_s=retry_total_s,
         )
-        return LakeFS(LakeFSSettings.of(settings))
+        return LakeFS(*LakeFSSettings.of(settings))

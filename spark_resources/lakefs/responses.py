@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from spark_resources.errors import DamagedData, Unavailable, WrongUsage
+from spark_resources.identifiers import lakefs_id, server_of
 from spark_resources.model import Commit, Namespace, Rules
 
 
@@ -35,7 +36,10 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """A repository. Its id and creation date together distinguish it from a later one of the same name."""
+    """A repository. Its id and creation date together distinguish it from a later one of the same name.
+
+    `id` includes the server's name if several servers are configured, such as `lab/events`.
+    """
 
     id: str
     storage_namespace: str
@@ -43,6 +47,16 @@ class Repository:
     read_only: bool
     storage_id: str
     created: datetime
+
+    @property
+    def lakefs_id(self) -> str:
+        """The id without the server's name, as records in the namespace have it."""
+        return lakefs_id(self.id)
+
+    @property
+    def server(self) -> str:
+        """The name of the server; "" if it is the only one."""
+        return server_of(self.id)
 
     def namespace(self, *, aliases: tuple[str, ...] = ()) -> Namespace:
         """The parsed storage namespace; `aliases` are other URIs of the same location (formats §4)."""

@@ -1,16 +1,18 @@
-"""The settings of the connection to a lakeFS server, as one frozen, picklable value."""
+"""The settings of the connection to each lakeFS server, as a frozen, picklable value."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
 from spark_resources.errors import WrongUsage
+from spark_resources.identifiers import server_variable
 from spark_resources.stores.retry import RetryPolicy
 
 if TYPE_CHECKING:
     from spark_resources.settings import Settings
+    from spark_resources.settings.servers import ServerSettings
 
 _BASE_PATH = "/api/v1"
 SLOW_READ_TIMEOUT_S = 900.0
@@ -45,7 +47,8 @@ class LakeFSSettings:
     `retry` is the policy for retrying requests. `slow_read_timeout_s` applies to calls for which the server traverses
     the whole repository before it responds. `task_timeout_s` limits how long a task that traverses it in the background
     is polled. The waits between polls start short and double, because the task of a small repository takes 30 ms.
-    `probe_requests` is the number of path probes that one task sends concurrently.
+    `probe_requests` is the number of path probes that one task sends concurrently. `server` is the server's name, "" if
+    it is the only one.
     """
 
     endpoint_url: str
@@ -61,34 +64,89 @@ class LakeFSSettings:
     longest_poll_wait_s: float = 2
     task_timeout_s: float = 6 * 3600
     probe_requests: int = 8
+    server: str = ""
 
     def __post_init__(self) -> None:
         api_address(self.endpoint_url)
 
+    @property
+    def endpoint_setting(self) -> str:
+        """Where the endpoint is configured, for messages."""
+        if self.server:
+            return f"endpoint_url of server {self.server} in the fleet file"
+        return "LAKEGC_ENDPOINT_URL, or server.endpoint_url in ~/.lakectl.yaml"
+
+    @property
+    def credentials_setting(self) -> str:
+        """Where the credentials are configured, for messages."""
+        if self.server:
+            variable = server_variable(self.server, "secret_access_key")
+            return f"access_key_id of server {self.server} in the fleet file, and {variable}"
+        return "LAKEGC_ACCESS_KEY_ID, LAKEGC_SECRET_ACCESS_KEY, or ~/.lakectl.yaml"
+
+    @property
+    def ca_bundle_setting(self) -> str:
+        """The setting with the certificate authority, for messages."""
+        return f"ca_bundle in [servers.{self.server}] of the fleet file" if self.server else "LAKEGC_CA_BUNDLE"
+
     @classmethod
-    def of(cls, settings: Settings) -> LakeFSSettings:
-        """The server part of the settings. Raises `WrongUsage`, with how to set it, if one is missing."""
-        if settings.endpoint_url is None:
-            raise WrongUsage(
-                "no lakeFS server is configured: set LAKEGC_ENDPOINT_URL, for example to http://localhost:8000, "
-                "or server.endpoint_url in ~/.lakectl.yaml"
-            )
-        if settings.access_key_id is None or settings.secret_access_key is None:
-            missing = "access_key_id" if settings.access_key_id is None else "secret_access_key"
-            raise WrongUsage(
-                f"no {missing} for the lakeFS server {settings.endpoint_url} is configured: "
-                f"set LAKEGC_{missing.upper()}, or credentials.{missing} in ~/.lakectl.yaml"
-            )
-        return cls(
-            endpoint_url=settings.endpoint_url,
-            access_key_id=settings.access_key_id,
-            secret_access_key=settings.secret_access_key.get_secret_value(),
-            ca_bundle=settings.ca_bundle,
-            verify_tls=settings.verify_tls,
-            connect_timeout_s=settings.connect_timeout_s,
-            read_timeout_s=settings.read_timeout_s,
-            slow_read_timeout_s=settings.slow_read_timeout_s or max(settings.read_timeout_s, SLOW_READ_TIMEOUT_S),
-            task_timeout_s=settings.task_timeout_s,
-            retry=settings.retry_policy(),
-            probe_requests=settings.probe_requests,
+    def of(cls, settings: Settings) -> tuple[LakeFSSettings, ...]:
+        """The settings of each server. Raises `WrongUsage`, with how to set it, if one is missing."""
+        if len(settings.servers) > 1:
+            return tuple(_of_server(settings, server, name) for name, server in settings.servers.items())
+        for name, server in settings.servers.items():  # the only server, so its repositories are known by their ids
+            return (replace(_of_server(settings, server, name), server=""),)
+        return (_of_single_server(settings),)
+
+
+def _of_single_server(settings: Settings) -> LakeFSSettings:
+    if settings.endpoint_url is None:
+        raise WrongUsage(
+            "no lakeFS server is configured: set LAKEGC_ENDPOINT_URL, for example to http://localhost:8000, "
+            "or server.endpoint_url in ~/.lakectl.yaml"
         )
+    if settings.access_key_id is None or settings.secret_access_key is None:
+        missing = "access_key_id" if settings.access_key_id is None else "secret_access_key"
+        raise WrongUsage(
+            f"no {missing} for the lakeFS server {settings.endpoint_url} is configured: "
+            f"set LAKEGC_{missing.upper()}, or credentials.{missing} in ~/.lakectl.yaml"
+        )
+    return _with_limits(
+        settings,
+        endpoint_url=settings.endpoint_url,
+        access_key_id=settings.access_key_id,
+        secret_access_key=settings.secret_access_key.get_secret_value(),
+        ca_bundle=settings.ca_bundle,
+        verify_tls=settings.verify_tls,
+    )
+
+
+def _of_server(settings: Settings, server: ServerSettings, name: str) -> LakeFSSettings:
+    if server.access_key_id is None or server.secret_access_key is None:
+        missing = "access_key_id" if server.access_key_id is None else "secret_access_key"
+        section = f", or access_key_id in [servers.{name}]" if missing == "access_key_id" else ""
+        raise WrongUsage(
+            f"no {missing} for the lakeFS server {name} is configured: set {server_variable(name, missing)}{section}"
+        )
+    return _with_limits(
+        settings,
+        endpoint_url=server.endpoint_url,
+        access_key_id=server.access_key_id,
+        secret_access_key=server.secret_access_key.get_secret_value(),
+        ca_bundle=server.ca_bundle,
+        verify_tls=server.verify_tls,
+        server=name,
+    )
+
+
+def _with_limits(settings: Settings, **server: Any) -> LakeFSSettings:
+    """The settings of one server, with the timeouts, retries and concurrency that apply to all."""
+    return LakeFSSettings(
+        **server,
+        connect_timeout_s=settings.connect_timeout_s,
+        read_timeout_s=settings.read_timeout_s,
+        slow_read_timeout_s=settings.slow_read_timeout_s or max(settings.read_timeout_s, SLOW_READ_TIMEOUT_S),
+        task_timeout_s=settings.task_timeout_s,
+        retry=settings.retry_policy(),
+        probe_requests=settings.probe_requests,
+    )

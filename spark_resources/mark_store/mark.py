@@ -25,6 +25,7 @@ from spark_resources.errors import (
     WrongUsage,
     duration,
 )
+from spark_resources.identifiers import lakefs_id, repository_on
 from spark_resources.mark_store.record import (
     CHAIN,
     FULL_MARK,
@@ -88,15 +89,22 @@ def reference_folder(mark_id: str) -> str:
     return f"{GC_ROOT}unified/{check_mark_id(mark_id)}/"
 
 
-def _record_of(mark_id: str, data: bytes, where: str) -> MarkRecord:
-    """The record of this mark. Raises `DamagedData` if it can't be read or belongs to another mark."""
+def _record_of(place: Place, mark_id: str, data: bytes, key: str) -> MarkRecord:
+    """The record of this mark, with the name of its repository's server. Raises `DamagedData` if it can't be read or
+    belongs to another mark."""
+    where = f"{place.store().where}/{key}"
     record = MarkRecord.from_json(data, where)
     if record.mark_id != mark_id:
         raise DamagedData(
             f"{where} is the record of another mark, {record.mark_id}: the folder was copied or renamed. Make a new "
             "mark."
         )
-    return record
+    return replace(record, repository=repository_on(place.server, lakefs_id(record.repository)))
+
+
+def _to_json(record: MarkRecord) -> bytes:
+    """The content of `mark.json`, without the name of the repository's server."""
+    return replace(record, repository=lakefs_id(record.repository)).to_json()
 
 
 # --- one mark -------------------------------------------------------------------------------------------------------
@@ -131,7 +139,7 @@ class Mark:
         """
         key = (root or mark_folder(record.mark_id)) + "mark.json"
         try:
-            return cls(place, record, place.records().create(key, record.to_json()), root)
+            return cls(place, record, place.records().create(key, _to_json(record)), root)
         except AlreadyExists:
             if root:
                 raise
@@ -166,7 +174,7 @@ class Mark:
             data, version = place.records().read_with_version(key)
         except NotFound as error:
             raise NotFound(f"there is no mark {mark_id} in {store.where}. 'lakegc status' lists the marks.") from error
-        return cls(place, _record_of(mark_id, data, f"{store.where}/{key}"), version, root)
+        return cls(place, _record_of(place, mark_id, data, key), version, root)
 
     def check_unfinished(self) -> None:
         """Raise `NothingToDo` if the mark is finished, because it is never remade (invariant 12).
@@ -228,7 +236,7 @@ class Mark:
         return open_dataset(self.place, self.folder(asset, part), sha256=str(step.datasets[part]["sha256"]))
 
     def _write(self, record: MarkRecord) -> None:
-        data, records = record.to_json(), self.place.records()
+        data, records = _to_json(record), self.place.records()
         try:
             self._version = records.replace(self.key, data, self._version)
         except Changed as error:
@@ -259,7 +267,7 @@ def each_mark(place: Place) -> Iterator[tuple[str, MarkRecord | Untrusted | Unkn
     def read(folder: str) -> tuple[str, MarkRecord | Untrusted | UnknownFormat | None]:
         key, mark_id = folder + "mark.json", folder.removeprefix(MARKS_ROOT).rstrip("/")
         try:
-            return mark_id, _record_of(mark_id, records.read(key), f"{store.where}/{key}")
+            return mark_id, _record_of(place, mark_id, records.read(key), key)
         except NotFound:
             return mark_id, None
         except (Untrusted, UnknownFormat) as error:
@@ -389,7 +397,7 @@ def claim_namespace(place: Place, repository: str, created: datetime) -> None:
     Raises `UnknownFormat` if a newer version of lakegc wrote it. A file without a format is of the first format.
     """
     store = place.store()
-    own_claim = {"repository": repository, "created": created.astimezone(UTC).isoformat()}
+    own_claim = {"repository": lakefs_id(repository), "created": created.astimezone(UTC).isoformat()}
     try:
         store.write_if_absent(OWNER_KEY, json.dumps({**own_claim, "format": OWNER_FORMAT}, sort_keys=True).encode())
     except AlreadyExists:
@@ -399,7 +407,7 @@ def claim_namespace(place: Place, repository: str, created: datetime) -> None:
 def refuse_foreign_namespace(place: Place, repository: str, created: datetime) -> None:
     """Raise as `claim_namespace` does if the namespace has another owner, but write nothing."""
     store = place.store()
-    own_claim = {"repository": repository, "created": created.astimezone(UTC).isoformat()}
+    own_claim = {"repository": lakefs_id(repository), "created": created.astimezone(UTC).isoformat()}
     try:
         owner = read_json(store.read(OWNER_KEY))
     except NotFound:

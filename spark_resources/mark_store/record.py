@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, ValidationInfo
 from typing_extensions import TypedDict
 
 from spark_resources.errors import DamagedData, Refused, UnknownFormat
+from spark_resources.identifiers import lakefs_id
 from spark_resources.model import MarkState, Rules, Scope
 from spark_resources.records.model import AsInJson, MarkId, Record, Seconds, UtcTime
 
@@ -238,7 +239,7 @@ def digest_of(record: MarkRecord) -> str:
     """
     covered = {
         "mark_id": record.mark_id,
-        "repository": [record.repository, record.repository_created.isoformat()],
+        "repository": [lakefs_id(record.repository), record.repository_created.isoformat()],
         "namespace": record.namespace,
         "scope": record.scope.value,
         "cutoff": record.cutoff.isoformat(),

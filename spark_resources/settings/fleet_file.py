@@ -22,6 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from spark_resources.errors import WrongUsage, did_you_mean
+from spark_resources.identifiers import lakefs_id, matches_repository
+from spark_resources.settings.servers import SECTION as SERVERS
+from spark_resources.settings.servers import read_servers
 
 VARIABLE = "LAKEGC_CONFIG"
 NAME = "lakegc.toml"
@@ -45,28 +48,30 @@ class KnownSettings:
 
 @dataclass(frozen=True, slots=True)
 class FleetFile:
-    """The values of a fleet file: for all repositories, and by pattern, each by the name of its setting."""
+    """The values of a fleet file: for all repositories, by pattern, and by server, each by the name of its setting."""
 
     path: Path
     shared: Mapping[str, Any]
     sections: Mapping[str, Mapping[str, Any]]
     additive: Collection[str] = ()
+    servers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def values(self, repository: str | None) -> dict[str, tuple[Any, str]]:
         """The values that apply to a repository, each with its origin; None: those for all repositories.
 
-        The section with its id precedes sections with matching patterns, which precede the values for all repositories.
-        Additive lists have the items of all of them. Raises `WrongUsage` if two patterns give it different values of
-        one setting.
+        The section with its name precedes the one with its id, which precedes sections with matching patterns, which
+        precede the values for all repositories. Without several servers, name and id are the same. Additive lists have
+        the items of all of them. Raises `WrongUsage` if two patterns give it different values of one setting.
         """
         found = {name: (value, f"{name} in {self.path}") for name, value in self.shared.items()}
         if repository is None:
             return found
-        return found | self._from_patterns(repository) | self.section(repository) | self._added(repository)
+        by_name = self.section(lakefs_id(repository)) | self.section(repository)
+        return found | self._from_patterns(repository, by_name) | by_name | self._added(repository)
 
     def matching(self, repository: str) -> list[str]:
         """The patterns of the sections that apply to a repository, in the order of the file."""
-        return [pattern for pattern in self.sections if fnmatchcase(repository, pattern)]
+        return [pattern for pattern in self.sections if matches_repository(repository, pattern)]
 
     def section(self, pattern: str) -> dict[str, tuple[Any, str]]:
         """The values of one section, each with its origin; empty if there is no such section."""
@@ -81,13 +86,14 @@ class FleetFile:
             if any(name in part for part in parts)
         }
 
-    def _from_patterns(self, repository: str) -> dict[str, tuple[Any, str]]:
+    def _from_patterns(self, repository: str, by_name: Collection[str]) -> dict[str, tuple[Any, str]]:
+        """The values in sections with matching patterns. Those that differ are refused, except of the settings that the
+        section with the repository's name has."""
         found: dict[str, tuple[Any, str]] = {}
-        exact = self.sections.get(repository, {})
         for pattern in self.matching(repository):
             for name, (value, origin) in self.section(pattern).items():
                 differs = name in found and found[name][0] != value
-                if differs and name not in exact and name not in self.additive:
+                if differs and name not in by_name and name not in self.additive:
                     raise WrongUsage(
                         f"{found[name][1]} is {found[name][0]!r}, but {origin} is {value!r}, and both sections match "
                         f'{repository}. Set {name} in a section [{SECTIONS}."{repository}"], or change a pattern.'
@@ -149,7 +155,7 @@ def parse_fleet_file(path: Path, text: str, known: KnownSettings) -> FleetFile:
         raise WrongUsage(f"the fleet file {path} is not valid TOML: {error}") from None
     except (ValueError, RecursionError):  # a number with thousands of digits, or nested lists
         raise WrongUsage(f"the fleet file {path} has a value that is too long or nested too deeply") from None
-    sections = content.pop(SECTIONS, {})
+    sections, servers = content.pop(SECTIONS, {}), read_servers(content.pop(SERVERS, {}), path)
     if not isinstance(sections, dict) or not all(isinstance(section, dict) for section in sections.values()):
         raise WrongUsage(
             f"the fleet file {path} has {SECTIONS} that aren't sections: expected "
@@ -157,14 +163,22 @@ def parse_fleet_file(path: Path, text: str, known: KnownSettings) -> FleetFile:
         )
     _refuse_unusable(content, f"in {path}", known, shared=True)
     for pattern, section in sections.items():
-        _refuse_pattern_without_matches(pattern, path)
+        _refuse_pattern_without_matches(pattern, path, servers if len(servers) > 1 else ())
         _refuse_unusable(section, f'in [{SECTIONS}."{pattern}"] of {path}', known, shared=False)
-    return FleetFile(path, content, sections, known.additive)
+    return FleetFile(path, content, sections, known.additive, servers)
 
 
-def _refuse_pattern_without_matches(pattern: str, path: Path) -> None:
-    """Raise `WrongUsage` for a pattern that matches no repository id: its section would silently apply to none."""
-    if not _POSSIBLE_PATTERN.fullmatch(pattern) or _EMPTY_RANGE in translate(pattern):
+def _refuse_pattern_without_matches(pattern: str, path: Path, servers: Collection[str]) -> None:
+    """Raise `WrongUsage` for a pattern that matches no repository: its section would silently apply to none. `servers`
+    are the names of several servers; empty if there is only one."""
+    server, slash, ids = pattern.rpartition("/")
+    if slash and not any(fnmatchcase(name, server) for name in servers):
+        known = f"the servers are {', '.join(servers)}" if servers else "there are not several servers"
+        raise WrongUsage(
+            f'[{SECTIONS}."{pattern}"] of {path} matches no repository: {known}. Before the slash, the name of a '
+            "server is expected, or a pattern of such names."
+        )
+    if not _POSSIBLE_PATTERN.fullmatch(ids) or _EMPTY_RANGE in translate(ids):
         raise WrongUsage(
             f'[{SECTIONS}."{pattern}"] of {path} matches no repository: expected an id, or a shell pattern of ids such '
             "as lake-*. Ids have lower-case letters, digits and -. For several patterns, write several sections."
@@ -176,7 +190,7 @@ def _refuse_unusable(values: Mapping[str, Any], where: str, known: KnownSettings
         if new := known.renamed.get(name):
             raise WrongUsage(f"{name} {where}: the setting is now called {new}")
         if name not in known.settings:
-            names = known.settings if not shared else [*known.settings, SECTIONS]
+            names = known.settings if not shared else [*known.settings, SECTIONS, SERVERS]
             raise WrongUsage(f"{name} {where} is not a setting of lakegc. {did_you_mean(name, names)}".rstrip())
         if name in known.secret:
             raise WrongUsage(

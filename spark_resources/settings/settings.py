@@ -25,7 +25,7 @@ from pydantic_settings import (
 )
 
 from spark_resources.errors import LakegcError, WrongUsage, did_you_mean
-from spark_resources.identifiers import Scope
+from spark_resources.identifiers import SERVER_VARIABLES, Scope
 from spark_resources.records.signing import KEY_VARIABLE, SigningKeys, parse_keys
 from spark_resources.settings.fleet_file import VARIABLE as FLEET_FILE_VARIABLE
 from spark_resources.settings.fleet_file import (
@@ -36,6 +36,8 @@ from spark_resources.settings.fleet_file import (
     read_fleet_file,
 )
 from spark_resources.settings.lakectl import Source, lakectl_file, lakectl_variables
+from spark_resources.settings.servers import SECTION as SERVERS
+from spark_resources.settings.servers import ServerSettings, refuse_single_server, servers_from
 from spark_resources.settings.value_errors import expected_form, refuse_booleans_as_numbers, validation_error
 from spark_resources.settings.value_types import (
     Address,
@@ -68,7 +70,8 @@ PREFIX = "LAKEGC_"
 NOT_SETTINGS = frozenset({"LAKEGC_DEBUG", "LAKEGC_INCREMENTAL_MARKS", "LAKEGC_RECORDINGS", FLEET_FILE_VARIABLE})
 """Variables with the settings' prefix that aren't settings: for the option --debug, for the location of the fleet file,
 and for lakegc's own tests."""
-TEST_PREFIXES = ("LAKEGC_TEST_", "LAKEGC_MODEL_", "LAKEGC_ALL_", "LAKEGC_LONG_")
+KNOWN_PREFIXES = (SERVER_VARIABLES, "LAKEGC_TEST_", "LAKEGC_MODEL_", "LAKEGC_ALL_", "LAKEGC_LONG_")
+"""Prefixes of variables that are checked elsewhere (those of several servers), or that are for lakegc's own tests."""
 RENAMED: Mapping[str, str] = {
     "asking_requests": "probe_requests",
     "clean_every": "full_every",
@@ -79,7 +82,7 @@ RENAMED: Mapping[str, str] = {
 DEFAULT_MARK_CRON = "0 3 * * *"
 PROCESS_SETTINGS = frozenset(
     {
-        *("endpoint_url", "access_key_id", "ca_bundle", "verify_tls", "probe_requests", "retry_total_s"),
+        *(SERVERS, "endpoint_url", "access_key_id", "ca_bundle", "verify_tls", "probe_requests", "retry_total_s"),
         *("connect_timeout_s", "read_timeout_s", "slow_read_timeout_s", "task_timeout_s"),
         *("spark_master", "parallelism", "shuffle_partitions", "spark_conf"),
         *("repositories_include", "repositories_exclude"),
@@ -108,7 +111,10 @@ class Settings(BaseSettings):
         env_prefix=PREFIX, frozen=True, extra="forbid", hide_input_in_errors=True, validate_default=True
     )
 
-    # The lakeFS server. The endpoint may end with /api/v1 or not.
+    # Several lakeFS servers, by name, in sections of the fleet file. Repositories then have the server's name, too.
+    servers: dict[str, ServerSettings] = Field(default_factory=dict)
+
+    # The only lakeFS server. The endpoint may end with /api/v1 or not.
     endpoint_url: Address | None = None
     access_key_id: Name | None = None
     secret_access_key: Secret | None = None
@@ -274,13 +280,18 @@ class Settings(BaseSettings):
         values: dict[str, Any] = {}
         origins: dict[str, str] = {}
         fleet = cls.fleet_file(environ, directory)
-        sources = (
+        given: tuple[Source, ...] = (
             {name: (value, f"option {name}") for name, value in options.items() if value is not None},
             _variables(cls, environ),
             {} if fleet is None else fleet.values(repository),
-            lakectl_variables(environ),
-            lakectl_file(environ, home),
         )
+        servers = servers_from({} if fleet is None else fleet.servers, environ)
+        if fleet is not None and servers:
+            single = {name: origin for source in reversed(given) for name, (_, origin) in source.items()}
+            refuse_single_server(single, list(servers), str(fleet.path))
+            sources = (*given, {SERVERS: (servers, f"{SERVERS} in {fleet.path}")})
+        else:
+            sources = (*given, lakectl_variables(environ), lakectl_file(environ, home))
         for source in sources:
             for name, (value, origin) in source.items():
                 if name in ADDITIVE_SETTINGS and name in values:
@@ -378,7 +389,8 @@ def _validated_fleet_file(cls: type[Settings], path: Path, text: str) -> FleetFi
 
 def _variables(cls: type[Settings], environ: Mapping[str, str]) -> Source:
     # an empty variable counts as not given
-    texts = {name: text for name in cls.model_fields if (text := environ.get(PREFIX + name.upper(), "")).strip()}
+    names = (name for name in cls.model_fields if name != SERVERS)  # each setting of a server has a variable of its own
+    texts = {name: text for name in names if (text := environ.get(PREFIX + name.upper(), "")).strip()}
     source = EnvSettingsSource(cls, case_sensitive=True)
     source.env_vars = {PREFIX + name: text for name, text in texts.items()}  # with the fields' lower-case names
     values: Source = {}
@@ -416,11 +428,11 @@ def _json_list(text: str) -> list[Any]:
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     """The variables that begin with LAKEGC_ but aren't settings, sorted. Empty variables count as not given."""
-    known = NOT_SETTINGS.union(PREFIX + name.upper() for name in Settings.model_fields)
+    known = NOT_SETTINGS.union(PREFIX + name.upper() for name in Settings.model_fields) - {PREFIX + SERVERS.upper()}
     return sorted(
         name
         for name, value in environ.items()
-        if name.startswith(PREFIX) and value.strip() and name not in known and not name.startswith(TEST_PREFIXES)
+        if name.startswith(PREFIX) and value.strip() and name not in known and not name.startswith(KNOWN_PREFIXES)
     )
 
 

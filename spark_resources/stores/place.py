@@ -23,13 +23,15 @@ class Place:
     """A namespace and how to reach its store: small, picklable, opened once in each process.
 
     `capabilities` are the findings of a probe; None means the provider's defaults. `seal` signs the namespace's
-    records; None if no signing key is set.
+    records; None if no signing key is set. `server` is the name of the repository's lakeFS server, "" if it is the only
+    one: records in the namespace don't have it.
     """
 
     namespace: Namespace
     settings: StoreSettings
     capabilities: Capabilities | None = None
     seal: Seal | None = field(default=None, repr=False, compare=False)
+    server: str = field(default="", compare=False)
 
     def store(self) -> Store:
         return _cached_store(self.namespace, self.settings, self.capabilities)

@@ -128,7 +128,7 @@ def lake(sandbox: Sandbox) -> Lake:
     repository = sandbox.create(f"lake-{next(_serial)}")
     known = Settings.load(quick_environment(sandbox.settings), home=Path("/nonexistent"))
     target = target_of(sandbox.settings, repository.id)
-    return Lake(sandbox, target, LakeFS(LakeFSSettings.of(known)), sandbox.now() - timedelta(hours=1))
+    return Lake(sandbox, target, LakeFS(*LakeFSSettings.of(known)), sandbox.now() - timedelta(hours=1))
 
 
 def alter_file(path: Path, change: Callable[[bytes], bytes | None]) -> None:

@@ -107,7 +107,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary, Sandbox(Path(temporary)) as sandbox:
         sandbox.create("large")
         settings = Settings.load(sandbox.environment, Path(temporary))
-        lakefs = LakeFS(LakeFSSettings.of(settings))
+        lakefs = LakeFS(*LakeFSSettings.of(settings))
         repository = lakefs.repository("large")
         begun = time.monotonic()
         build(place_of(repository, "local", settings.store_settings()), objects=chosen.objects, count=chosen.files)

@@ -53,7 +53,7 @@ class Serving:
     def place(self) -> Place:
         """The repository's namespace, as `lakegc` opens it."""
         settings = Settings.load(self.environment, Path("/nonexistent"))
-        lakefs = LakeFS(LakeFSSettings.of(settings))
+        lakefs = LakeFS(*LakeFSSettings.of(settings))
         return place_of(
             lakefs.repository(REPOSITORY), "local" if self.store is None else "s3", settings.store_settings()
         )

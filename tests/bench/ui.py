@@ -152,7 +152,7 @@ def run_status(*arguments: str) -> bytes:
 
 def ticks(instance: dg.DagsterInstance, now: datetime) -> Iterator[tuple[str, Callable[[], object]]]:
     """The tick of the schedule and of each sensor, as the daemon evaluates it."""
-    lakefs = LakeFS(LakeFSSettings.of(Settings.load(os.environ, Path("/nonexistent"))))
+    lakefs = LakeFS(*LakeFSSettings.of(Settings.load(os.environ, Path("/nonexistent"))))
     known = json.dumps(sorted(map(repository_key, lakefs.repositories())))
     location, resources = defs.get_repository_def(), {"lakefs": LakeFSResource()}
     newest = instance.fetch_materializations(dg.AssetKey("sweep_approval"), limit=1).records[0].storage_id

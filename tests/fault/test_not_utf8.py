@@ -79,7 +79,7 @@ def test_all_changes_after_a_non_utf8_path_are_read(lake: Lake) -> None:
         address = f"{repository.objects.storage_namespace}/{entry.address}"
         repository.stage("main", [replace(entry, path=path, address=address, address_type=AddressType.FULL)])
         wanted.add(address)
-    lakefs = LakeFS(LakeFSSettings.of(Settings.model_validate(lake.sandbox.settings)))
+    lakefs = LakeFS(*LakeFSSettings.of(Settings.model_validate(lake.sandbox.settings)))
 
     with (
         mock.patch("spark_resources.lakefs.client.MAX_PAGE_SIZE", 3),

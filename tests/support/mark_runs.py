@@ -122,7 +122,7 @@ class Marked:
 
 def target_of(settings: Mapping[str, str], repository: str) -> Target:
     loaded = Settings.load(quick_environment(settings), home=_NO_HOME)
-    return find_target(LakeFS(LakeFSSettings.of(loaded)), repository, loaded)
+    return find_target(LakeFS(*LakeFSSettings.of(loaded)), repository, loaded)
 
 
 def marked(
@@ -272,7 +272,7 @@ class Sweeper:
             "the tests", "tests", now, because, digest=proposal.digest, for_reference=for_reference
         )
         loaded = Settings.load(quick_environment(settings), home=_NO_HOME)
-        lakefs = LakeFS(LakeFSSettings.of(loaded))
+        lakefs = LakeFS(*LakeFSSettings.of(loaded))
         approve(proposal, request, lakefs, BrakeLimits.of(Settings()), now=now, single_deployment=False)
 
     def sweep(self, settings: Mapping[str, str], repository: str, mark_id: str, options: SweepOptions) -> Report:

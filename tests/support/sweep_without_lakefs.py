@@ -83,7 +83,7 @@ def run_alone(
     lease = take_lease(place.store(), who="tests", mark_id="m1", token=f"{name} {now}", single_deployment=False)
     return SweepRun(
         Partition(name, "m1"), Target(repository, "s3", place), Mark(place, record, ""),
-        OneBranch(LakeFSSettings.of(Settings.model_validate(UNREACHABLE))), lambda: spark.spark_session,
+        OneBranch(*LakeFSSettings.of(Settings.model_validate(UNREACHABLE))), lambda: spark.spark_session,
         SweepLimits(Limits(), rate=rate), lease, "tests", lambda _: None,
     )  # fmt: skip
 

@@ -36,7 +36,7 @@ POLICY = {
 
 def apply(settings: dict[str, str]) -> Decision:
     loaded = Settings.load(quick_environment(settings), home=Path("/nonexistent"))
-    return apply_policy(target_of(settings, "lake"), LakeFS(LakeFSSettings.of(loaded)), loaded)
+    return apply_policy(target_of(settings, "lake"), LakeFS(*LakeFSSettings.of(loaded)), loaded)
 
 
 @contextmanager

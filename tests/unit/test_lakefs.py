@@ -18,7 +18,6 @@ from tests.support.replay_server import serving
 from tests.support.scripted_lakefs import (
     NO_CALL,
     NO_RULES,
-    REPO,
     REPOSITORY,
     Script,
     Scripted,
@@ -744,11 +743,6 @@ def test_the_time_of_the_server_is_the_date_of_its_responses(script: Script, lak
     script.on("GET /config", reply(200, {}))
 
     assert lake.server_time() == datetime(2026, 11, 21, 8, 50, tzinfo=UTC)
-
-    script.on("GET lake/tags", page([]))
-    script.responses["GET " + REPO + "/tags"][0].headers["Date"] = "Sat, 21 Nov 2026 09:00:00 GMT"  # type: ignore[union-attr]
-    lake.tags("lake")
-    assert lake.last_date == datetime(2026, 11, 21, 9, 0, tzinfo=UTC)
 
 
 @pytest.mark.parametrize("date", ["", "yesterday"])

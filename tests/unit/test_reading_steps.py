@@ -66,7 +66,7 @@ def begun(
 ) -> MarkRun:
     """A mark of `lake` whose next step is `before`."""
     settings = Settings.load(quick_environment(sandbox.settings), home=Path("/nonexistent"))
-    target, lakefs = target_of(sandbox.settings, "lake"), LakeFS(LakeFSSettings.of(settings))
+    target, lakefs = target_of(sandbox.settings, "lake"), LakeFS(*LakeFSSettings.of(settings))
     record = MarkRecord(
         mark_id="m1", state="marking", repository="lake", repository_created=target.repository.created,
         namespace=target.place.namespace.uri, scope=scope, min_age=timedelta(0), start=NOW, cutoff=NOW,

@@ -128,7 +128,7 @@ def test_a_task_fetches_as_many_tables_at_once_as_the_setting_allows() -> None:
 def test_a_task_sends_as_many_path_probes_at_once_as_the_setting_allows() -> None:
     """LAKEGC_PROBE_REQUESTS limits how many path probes a task sends to the lakeFS server concurrently."""
     with crowd() as server:
-        lakefs = LakeFS(LakeFSSettings.of(server.settings(PROBE_REQUESTS=str(AT_ONCE))))
+        lakefs = LakeFS(*LakeFSSettings.of(server.settings(PROBE_REQUESTS=str(AT_ONCE))))
         assert list(staged_addresses(lakefs, "lake", "main")) == [STAT["physical_address"]] * ALL
 
     assert server.most == AT_ONCE

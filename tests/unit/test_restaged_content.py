@@ -65,7 +65,8 @@ class Branches:
             raise NotFound("there is no repository lake")
         return dict.fromkeys([*self.served, *self.listed], "head")
 
-    def repositories(self) -> list[Any]:
+    def repositories_on(self, server: str) -> list[Any]:
+        assert server == ""
         return [SimpleNamespace(id=name) for name in ("other", *["lake"] * self.lists_repository)]
 
     def _called(self, repository: str, branch: str) -> None:

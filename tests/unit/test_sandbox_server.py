@@ -58,7 +58,7 @@ def test_server_store_and_files_use_the_clock_that_was_set(sandbox: Sandbox) -> 
         sandbox.now(),
         store.now(),
         parsedate_to_datetime(headers["Date"]),
-        LakeFS(LakeFSSettings.of(settings)).server_time(),
+        LakeFS(*LakeFSSettings.of(settings)).server_time(),
         store.stat(entry.address).modified,
         store.stat(f"_lakefs/{commit.metarange_id}").modified,
         entry.last_modified,

@@ -59,7 +59,7 @@ def test_the_printed_variables_and_the_lakectl_file_work_with_the_server(
     assert by_variables.local_path == str(tmp_path / "sandbox/objects")
     assert yaml.safe_load(file)["credentials"]["access_key_id"] == by_variables.access_key_id
     for settings in (by_variables, by_file):
-        assert LakeFS(LakeFSSettings.of(settings)).config().blockstore("") == "local"
+        assert LakeFS(*LakeFSSettings.of(settings)).config().blockstore("") == "local"
     logged = (tmp_path / "log").read_text().splitlines()
     assert [line.split()[1:4] for line in logged] == [["GET", "/api/v1/config", "200"]] * 2
     deaf = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # a shell's background process ignores Ctrl-C

@@ -87,7 +87,7 @@ def test_lakectls_variables_and_file_give_endpoint_key_and_secret(home: Path) ->
         (variables, ("http://h:1", "AKIAVAR", "s")),
         ({"LAKECTL_CONFIG_FILE": str(elsewhere)}, ("http://file:8000/api/v1", "AKIAFILE", SECRET)),
     ):
-        server = LakeFSSettings.of(Settings.load(environ, home))
+        (server,) = LakeFSSettings.of(Settings.load(environ, home))
         assert (server.endpoint_url, server.access_key_id, server.secret_access_key) == expected
 
 
@@ -353,7 +353,7 @@ def test_the_server_gets_its_own_settings_and_not_those_of_the_store(home: Path)
     """Settings of the store don't apply to the server."""
     options: dict[str, Any] = {"ca_bundle": "/ca.pem", "verify_tls": False, "connect_timeout_s": 1}
 
-    server = LakeFSSettings.of(
+    (server,) = LakeFSSettings.of(
         Settings.load(
             {}, home, endpoint_url="http://h", access_key_id="a", secret_access_key="s", retry_total_s=9, **options
         )
@@ -368,7 +368,7 @@ def test_slow_calls_have_a_longer_read_timeout(home: Path) -> None:
     it is set itself."""
     login: dict[str, Any] = {"endpoint_url": "http://h", "access_key_id": "a", "secret_access_key": "s"}
     times = [
-        LakeFSSettings.of(Settings.load({}, home, **login, **options)).slow_read_timeout_s
+        LakeFSSettings.of(Settings.load({}, home, **login, **options))[0].slow_read_timeout_s
         for options in ({}, {"read_timeout_s": 1000}, {"read_timeout_s": 1000, "slow_read_timeout_s": 30})
     ]
 
