@@ -30,6 +30,7 @@ from spark_resources.lakefs import LakeFS, Repository
 from spark_resources.lakefs.resource import LakeFSResource
 from spark_resources.lakefs_sandbox import Sandbox
 from spark_resources.settings import Settings
+from tests.support.fleet_files import fleet_of
 from tests.support.leases import hold_lease
 from tests.support.mark_runs import environment, target_of
 from tests.support.recorded_runs import record_run, record_run_in_step
@@ -283,9 +284,12 @@ def test_a_recreated_repository_gets_runs_and_reports_of_its_own(night: Night, m
     night.record_run(old, dg.DagsterRunStatus.FAILURE)
     assert night.evaluate_schedule(OCCASION + timedelta(days=1))[0] == []
 
-    listed = LakeFS.repositories
-    recreated = lambda lakefs: [replace(each, created=each.created + timedelta(days=1)) for each in listed(lakefs)]  # noqa: E731
-    monkeypatch.setattr(LakeFS, "repositories", recreated)
+    listed = LakeFS.repositories_on
+
+    def recreated(lakefs: LakeFS, server: str) -> list[Repository]:
+        return [replace(each, created=each.created + timedelta(days=1)) for each in listed(lakefs, server)]
+
+    monkeypatch.setattr(LakeFS, "repositories_on", recreated)
     [same_time], _ = night.evaluate_schedule()
     [next_day], _ = night.evaluate_schedule(OCCASION + timedelta(days=1))
     assert len({old.run_key, same_time.run_key, next_day.run_key}) == 3
@@ -441,6 +445,42 @@ def test_the_sensor_skips_while_the_server_is_unreachable(night: Night) -> None:
 
 
 # --- settings -------------------------------------------------------------------------------------------------------
+
+
+# --- several servers --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two_servers(night: Night, tmp_path: Path) -> Iterator[Sandbox]:
+    """The sandbox as the server `prod`, beside a second one, `lab`, which is returned."""
+    with Sandbox(tmp_path / "lab") as lab:
+        lab.create("lake-a", storage_namespace="local://lab-lake-a")
+        with environment(fleet_of(tmp_path / "lakegc.toml", prod=night.sandbox, lab=lab)):
+            yield lab
+
+
+def test_the_repositories_of_all_servers_are_marked_under_the_names_of_their_servers(
+    night: Night, two_servers: Sandbox
+) -> None:
+    requests, _ = night.evaluate_schedule()
+
+    names = {f"prod/lake-{letter}" for letter in "abc"} | {"lab/lake-a"}
+    assert {request.partition_key for request in requests} == {f"{name}|20261121T030000Z" for name in names}
+    assert repositories(requests) == names
+
+
+def test_a_server_that_does_not_respond_holds_up_no_other(night: Night, two_servers: Sandbox) -> None:
+    """The sensor doesn't forget its repositories either, which would mark them as new ones later."""
+    _, _, cursor = night.evaluate_sensor()
+    two_servers.stop()
+
+    requests, _ = night.evaluate_schedule()
+    new, skipped, cursor_afterwards = night.evaluate_sensor(cursor)
+
+    assert repositories(requests) == {f"prod/lake-{letter}" for letter in "abc"}
+    assert not new
+    assert "The repositories of server lab are skipped" in skipped
+    assert "lab/lake-a@" in (cursor_afterwards or cursor)
 
 
 def test_patterns_can_be_separated_by_commas_or_spaces(tmp_path: Path) -> None:

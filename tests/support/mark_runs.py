@@ -121,7 +121,7 @@ class Marked:
 
 
 def target_of(settings: Mapping[str, str], repository: str) -> Target:
-    loaded = Settings.load(quick_environment(settings), home=_NO_HOME)
+    loaded = Settings.load(quick_environment(settings), home=_NO_HOME, repository=repository)
     return find_target(LakeFS(*LakeFSSettings.of(loaded)), repository, loaded)
 
 
@@ -271,7 +271,7 @@ class Sweeper:
         request = ApprovalRequest(
             "the tests", "tests", now, because, digest=proposal.digest, for_reference=for_reference
         )
-        loaded = Settings.load(quick_environment(settings), home=_NO_HOME)
+        loaded = Settings.load(quick_environment(settings), home=_NO_HOME, repository=repository)
         lakefs = LakeFS(*LakeFSSettings.of(loaded))
         approve(proposal, request, lakefs, BrakeLimits.of(Settings()), now=now, single_deployment=False)
 
