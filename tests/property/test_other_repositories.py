@@ -149,7 +149,7 @@ def test_other_repositories_that_are_unreadable_for_lack_of_permission_are_named
             raise no
         return branches(client, repository)
 
-    with mock.patch.object(LakeFS, "repositories", side_effect=no):
+    with mock.patch.object(LakeFS, "repositories_on", side_effect=no):
         with pytest.raises(Refused, match="no permission to list repositories"):
             marked(required, "lake", "m1")
         unlisted = marked(sandbox.settings, "lake", "m2").record
