@@ -18,6 +18,7 @@ import lakegc_assets.mark
 import lakegc_assets.sweep
 from lakegc_assets.cli import commands as cli
 from spark_resources.settings import Settings
+from tests.support.documented_commands import shown_commands, usage_error
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -27,7 +28,9 @@ OF_PACKAGES = ("lakegc_assets", "spark_resources")
 NAMES = [page.name for page in PAGES]
 LONGEST_LINE, LONGEST_README, LONGEST_PARAGRAPH = 120, 250, 6
 NOT_OURS = {
-    "--py-files", "--include", "--files-from-raw", "--no-traverse", "--ignore-existing",  # Spark's, rclone's
+    "--py-files", "--packages",  # Spark's
+    "--include", "--files-from", "--files-from-raw", "--no-traverse", "--ignore-existing",  # rclone's
+    "--config", "--cache-dir", "--parallelism", "--presign",  # the standalone collector's
     "--select", "--partition", "--tags",  # Dagster's
     "--check", "--no-dev", "--extra",  # ruff's, uv's
     "--now", "--read-only",  # systemctl's, dagster-webserver's
@@ -196,6 +199,14 @@ def test_every_command_that_a_page_names_exists(page: Path) -> None:
 
 def test_every_command_is_named_on_a_page() -> None:
     assert set.union(*map(commands_named, PAGES)) == commands().keys()
+
+
+@a_page
+def test_the_command_line_accepts_every_command_that_a_page_shows(page: Path) -> None:
+    """A span with only a command's name is a mention of it."""
+    shown = [arguments for arguments in shown_commands(list(code(page))) if len(arguments) > 1]
+
+    assert [error for error in map(usage_error, shown) if error is not None] == []
 
 
 @a_page
