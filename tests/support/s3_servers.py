@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +30,16 @@ if TYPE_CHECKING:
 
 START_LIMIT = 60.0  # seconds to wait for the first response
 READER_ACCESS_KEY, READER_SECRET_KEY = "AKIALAKEGCREADER", "not-a-secret-of-a-reader"
+LIMITED_SECRET_KEY = "not-a-secret-of-a-limited-identity"
+LIMITED_NAMESPACE = "limited/lake"  # the bucket and the path of a namespace for identities that may write parts of it
+MARKER = ("_lakefs/retention/gc/lakegc/*", "_lakefs/retention/gc/unified/*")
+SWEEPER = (*MARKER, "data/*", "?" * 32)
+LIMITED: Mapping[str, Sequence[str]] = {
+    "AKIALAKEGCMARKER": MARKER,
+    "AKIALAKEGCSWEEPER": SWEEPER,
+    "AKIALAKEGCQUARANTINER": (*SWEEPER, "_lakefs/retention/gc/quarantine/*"),
+}
+"""Access keys of identities that may read that bucket, and write and delete only these keys of the namespace."""
 STARTS = 3  # attempts: another process can take a free port before the server does
 
 
@@ -142,10 +152,18 @@ def _started(
 
 
 def _identities(access_key: str, secret_key: str) -> str:
-    """SeaweedFS's configuration of a user who may do everything, and of one who may only read and list."""
+    """SeaweedFS's configuration of a user who may do everything, of one who may only read and list, and of those with
+    limited identities. `Write` includes deletes."""
+    bucket = LIMITED_NAMESPACE.partition("/")[0]
+    limited = (
+        (key, key, LIMITED_SECRET_KEY, [f"Read:{bucket}", f"List:{bucket}", *writes])
+        for key, patterns in LIMITED.items()
+        for writes in [[f"Write:{LIMITED_NAMESPACE}/{pattern}" for pattern in patterns]]
+    )
     users = (
         ("tests", access_key, secret_key, ["Admin", "Read", "Write", "List", "Tagging"]),
         ("reader", READER_ACCESS_KEY, READER_SECRET_KEY, ["Read", "List"]),
+        *limited,
     )
     identities = [
         {"name": name, "credentials": [{"accessKey": key, "secretKey": secret}], "actions": actions}
