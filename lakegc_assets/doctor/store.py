@@ -108,7 +108,7 @@ def find_capabilities(place: Place, token: str, *, can_write: bool) -> KnownCapa
     store, endpoint = place.store(), endpoint_to_probe(place.namespace, place.settings)
     if endpoint is None:
         return KnownCapabilities(store.capabilities, "known for this kind of store")
-    recorded = read_record(store, endpoint, store.now())
+    recorded = read_record(store, endpoint, store.now(), place.seal)
     if recorded is not None:
         return KnownCapabilities(recorded, "recorded by an earlier probe")
     return KnownCapabilities(probe(store, f"{SCRATCH}{token}/"), "probed now") if can_write else None

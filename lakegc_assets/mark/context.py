@@ -283,7 +283,7 @@ def with_probed_capabilities(target: Target) -> Target:
     endpoint = endpoint_to_probe(place.namespace, place.settings)
     if endpoint is None:
         return target
-    capabilities = recorded_capabilities(place.store(), endpoint, token=secrets.token_hex(8))
+    capabilities = recorded_capabilities(place.store(), endpoint, token=secrets.token_hex(8), seal=place.seal)
     return replace(target, place=replace(place, capabilities=capabilities))
 
 

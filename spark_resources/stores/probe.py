@@ -16,8 +16,9 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from spark_resources.errors import LakegcError, NotFound, Refused, Unavailable, WrongUsage
-from spark_resources.records.json_records import read_json
+from spark_resources.errors import LakegcError, NotFound, Refused, Unavailable, Untrusted, WrongUsage
+from spark_resources.records.json_records import Records, read_json
+from spark_resources.records.signing import Seal
 from spark_resources.stores.base import AlreadyExists, Capabilities, Changed, Store
 from spark_resources.stores.keys import OBJECT_AND_FOLDER, SAMPLES
 from spark_resources.stores.retry import delete_own_files
@@ -62,14 +63,15 @@ RECORD_KEY = "_lakefs/retention/gc/lakegc/store.json"
 RECORD_VALID_FOR = timedelta(days=30)
 
 
-def recorded_capabilities(store: Store, endpoint: str, *, token: str) -> Capabilities:
+def recorded_capabilities(store: Store, endpoint: str, *, token: str, seal: Seal | None = None) -> Capabilities:
     """The capabilities that an earlier probe recorded in this namespace, or those that a new probe finds and records.
 
-    A record is valid for 30 days by the store's clock, and only for the endpoint that was probed. `token` must be
-    unique to this call.
+    A record is valid for 30 days by the store's clock, and only for the endpoint that was probed. With a seal it is
+    signed, and any other record is replaced: a forged one could claim MD5 ETags, which spare path probes. `token` must
+    be unique to this call.
     """
     now = store.now()
-    recorded = read_record(store, endpoint, now)
+    recorded = read_record(store, endpoint, now, seal)
     if recorded is not None:
         return recorded
     capabilities = probe(store, f"{SCRATCH}{token}/")
@@ -79,14 +81,15 @@ def recorded_capabilities(store: Store, endpoint: str, *, token: str) -> Capabil
         "probed": now.isoformat(),
         "capabilities": _capabilities_to_json(capabilities),
     }
-    store.write(RECORD_KEY, json.dumps(written, indent=1, sort_keys=True).encode())
+    Records(store, seal).write(RECORD_KEY, json.dumps(written, indent=1, sort_keys=True).encode())
     return capabilities
 
 
-def read_record(store: Store, endpoint: str, now: datetime) -> Capabilities | None:
-    """The capabilities that an earlier probe of this endpoint recorded; None if there is no valid record at `now`."""
-    with suppress(NotFound, ValueError, KeyError, TypeError, AttributeError):
-        record = read_json(store.read(RECORD_KEY))
+def read_record(store: Store, endpoint: str, now: datetime, seal: Seal | None = None) -> Capabilities | None:
+    """The capabilities that an earlier probe of this endpoint recorded; None if there is no valid record at `now`, or
+    if there is a seal that it doesn't have."""
+    with suppress(NotFound, Untrusted, ValueError, KeyError, TypeError, AttributeError):
+        record = read_json(Records(store, seal).read(RECORD_KEY))
         is_valid = record["endpoint"] == endpoint and record.get("format", FORMAT) == FORMAT
         if is_valid and now - datetime.fromisoformat(record["probed"]) < RECORD_VALID_FOR:
             return _capabilities_from_json(record["capabilities"])

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from spark_resources.errors import WrongUsage
+from spark_resources.records.signing import Seal, SigningKey, SigningKeys
 from spark_resources.stores import Capabilities, Store
-from spark_resources.stores.probe import RECORD_KEY, SCRATCH, probe, recorded_capabilities
+from spark_resources.stores.probe import RECORD_KEY, SCRATCH, probe, read_record, recorded_capabilities
 from tests.support.store_providers import Provider, all_keys, local
 
 
@@ -51,6 +52,26 @@ def test_impossible_capabilities_of_any_kind_are_not_used(tmp_path: Path, damage
     damage_record(store, damage)
 
     assert recorded_capabilities(store, "here", token="two") == probed
+
+
+def test_with_a_signing_key_a_record_without_a_valid_signature_is_probed_again(tmp_path: Path) -> None:
+    """A forged record could claim that ETags are MD5 checksums. Path probes would then be spared for objects that a
+    branch serves."""
+    here = local(tmp_path)
+    store = here.open(here.uri())
+    seal = Seal.of(
+        SigningKeys(SigningKey.parse("0123456789abcdef" * 4)), repository="lake", created=store.now(), namespace="x"
+    )
+    probed = recorded_capabilities(store, "here", token="one")
+    damage_record(store, {"md5_etags": not probed.md5_etags})
+    assert recorded_capabilities(store, "here", token="two") != probed
+
+    assert recorded_capabilities(store, "here", token="three", seal=seal) == probed
+    assert read_record(store, "here", store.now(), seal) == probed
+    signed = json.loads(store.read(RECORD_KEY))
+    signed["record"]["capabilities"]["md5_etags"] = not probed.md5_etags
+    store.write(RECORD_KEY, json.dumps(signed).encode())
+    assert read_record(store, "here", store.now(), seal) is None
 
 
 def damage_record(store: Store, damage: dict[str, Any]) -> None:
