@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 SMALL_HEAP_MB = 2048
 JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
 _COLLECTOR = re.compile(r"-XX:[+-]Use\w*GC\b")
+REDACTED = (
+    "(?i)secret|password|passphrase|pwd|token|credential|signature|sas|(access|account|api|private|shared)[._-]?key"
+)
+"""Names of Spark settings whose values Spark hides in its UI and event log. Its own pattern misses some of them."""
 _LOG4J = Path(__file__).with_name("log4j2.properties")
 
 
@@ -83,6 +87,7 @@ def common_settings() -> dict[str, str]:
         **REQUIRED_SETTINGS,
         "spark.app.name": "lakegc",
         "spark.ui.enabled": "false",
+        "spark.redaction.regex": REDACTED,  # in case the UI or the event log is turned on
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.ui.explainMode": "simple",  # recorded for each query, and never shown
         # otherwise the heap holds all jobs, stages and queries for a web page that is never shown

@@ -27,6 +27,7 @@ import pyarrow.parquet as pq
 
 from spark_resources.errors import DamagedData, WrongUsage
 from spark_resources.model import Namespace
+from spark_resources.records.json_records import read_json
 from spark_resources.stores.base import Store
 from spark_resources.stores.place import Place
 from spark_resources.stores.settings import StoreSettings
@@ -153,7 +154,7 @@ def _inventory_of_manifest(place: Place, key: str, location: str) -> Inventory:
     if hashlib.md5(data, usedforsecurity=False).hexdigest() != expected_md5.lower():
         raise DamagedData(f"{location} doesn't match its {CHECKSUM}. Wait until the inventory is complete.")
     try:
-        manifest = json.loads(data)
+        manifest = read_json(data)
         file_format, schema = str(manifest["fileFormat"]).upper(), str(manifest.get("fileSchema", ""))
         taken = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=int(manifest["creationTimestamp"]))
         files = tuple(InventoryFile(str(file["key"]), str(file["MD5checksum"]).lower()) for file in manifest["files"])

@@ -75,6 +75,8 @@ def parse_listing(body: bytes, date: str | None = None) -> Listing:
     Raises `ParseError`, `KeyError`, `ValueError` or `TypeError` if a field that Azure always sends is missing or
     invalid.
     """
+    if b"<!DOCTYPE" in body:
+        raise ValueError("it has a DOCTYPE, which Azure never sends")
     root = ElementTree.fromstring(body)
     blobs, next_marker = root.find("Blobs"), root.find("NextMarker")
     if root.tag != "EnumerationResults" or blobs is None or next_marker is None:

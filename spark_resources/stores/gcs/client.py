@@ -7,7 +7,6 @@ condition only at the start, it also requests the bucket's metadata, and importi
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -25,6 +24,7 @@ from google.auth.transport.requests import AuthorizedSession, Request
 from requests.adapters import HTTPAdapter
 
 from spark_resources.errors import Forbidden, LakegcError, NotFound, Transient, Unavailable, WrongUsage, full_stop
+from spark_resources.records.json_records import read_json
 from spark_resources.stores.base import PARSE_ERRORS
 from spark_resources.stores.retry import TRANSIENT_STATUSES, is_permanent_tls_error, redirect_target, retry_after_s
 from spark_resources.stores.settings import StoreSettings
@@ -169,7 +169,7 @@ def is_transient(error: Exception) -> bool:
 def parse_error_body(status: int, body: bytes | str) -> tuple[str, str]:
     """The store's code and message in an error body. For a transient status, the status itself is the code."""
     try:
-        error = json.loads(body)["error"]
+        error = read_json(body)["error"]
         reasons = [str(detail["reason"]) for detail in error.get("errors") or () if detail.get("reason")]
         code, message = (reasons or [str(status)])[0], str(error.get("message", ""))
     except (ValueError, TypeError, KeyError, AttributeError):
@@ -189,7 +189,7 @@ def code_and_message(error: Exception) -> tuple[str, str]:
 def _is_json_api_error(error: ErrorResponse) -> bool:
     """Whether an error response has the JSON API's format. Another web server's 404 says nothing about objects."""
     try:
-        return isinstance(json.loads(error.body)["error"]["code"], int)
+        return isinstance(read_json(error.body)["error"]["code"], int)
     except (ValueError, TypeError, KeyError):
         return False
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from spark_resources.errors import Unavailable
+from spark_resources.records.json_records import read_json
 
 _OBJECT = "name,size,updated,crc32c,generation"
 OBJECT_FIELDS = f"kind,{_OBJECT}"
@@ -48,7 +48,7 @@ class Listing:
 def listing_of(body: bytes) -> Listing:
     """The listing in a JSON document. Raises `Unavailable` if it is not a complete listing."""
     try:
-        document = json.loads(body)
+        document = read_json(body)
         if document["kind"] != _LISTING_KIND:
             raise ValueError(f"it is a {document['kind']}")
         items = document.get("items", ())

@@ -1,0 +1,67 @@
+"""Responses that a malicious server, or somebody between it and lakegc, could send: each is an error with a message."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+
+import pytest
+
+from spark_resources.errors import DamagedData, Unavailable
+from spark_resources.spark.session import REDACTED, common_settings
+from spark_resources.stores.azure.listing import parse_listing as azure_listing
+from spark_resources.stores.gcs.client import parse_error_body
+from spark_resources.stores.gcs.listing import listing_of as google_listing
+from spark_resources.stores.inventory import open_inventory
+from spark_resources.stores.s3.listing import parse_listing as s3_listing
+from spark_resources.stores.settings import StoreSettings
+
+NESTED = b"[" * 100_000
+ENTITIES = b'<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b SYSTEM "file:///etc/passwd">]>'
+
+
+def test_entities_in_listings_are_never_expanded() -> None:
+    """Neither internal ones, which can grow without limit, nor files of this machine."""
+    for name in (b"&a;", b"&b;"):
+        azure = (
+            ENTITIES + b"<EnumerationResults><Blobs><Blob><Name>" + name + b"</Name></Blob></Blobs>"
+            b"<NextMarker/></EnumerationResults>"
+        )
+        with pytest.raises(ValueError, match="DOCTYPE"):
+            azure_listing(azure)
+        with pytest.raises(ValueError, match="DOCTYPE"):
+            s3_listing(ENTITIES + b"<ListBucketResult><Contents><Key>" + name + b"</Key></Contents></ListBucketResult>")
+
+
+def test_json_that_is_nested_deeply_is_an_invalid_response() -> None:
+    with pytest.raises(Unavailable, match="nested too deeply"):
+        google_listing(NESTED)
+    assert parse_error_body(403, NESTED) == ("403", "")
+
+
+def test_a_manifest_that_is_nested_deeply_is_an_invalid_inventory(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_bytes(NESTED)
+    (tmp_path / "manifest.checksum").write_text(hashlib.md5(NESTED).hexdigest())
+    with pytest.raises(DamagedData, match="not a valid S3 Inventory manifest"):
+        open_inventory(str(tmp_path / "manifest.json"), StoreSettings(), taken=None)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "spark.hadoop.fs.azure.account.key.lake.dfs.core.windows.net",
+        "spark.hadoop.fs.azure.sas.container.lake.blob.core.windows.net",
+        "spark.hadoop.fs.s3a.access.key",
+        "spark.hadoop.fs.s3a.session.token",
+        "spark.ssl.keyPassword",
+        "spark.hadoop.google.cloud.credential",
+    ],
+)
+def test_spark_hides_settings_with_secrets_in_its_ui_which_is_off(name: str) -> None:
+    """Somebody may turn the UI or the event log on; Spark's own pattern misses account keys."""
+    settings = common_settings()
+
+    assert settings["spark.ui.enabled"] == "false"
+    assert settings["spark.redaction.regex"] == REDACTED
+    assert re.search(REDACTED, name)
