@@ -590,6 +590,16 @@ def test_a_response_that_is_not_from_cloud_storage_is_an_error(status: int, body
         _is_unavailable(at(fixed_server.settings()))
 
 
+@pytest.mark.parametrize("location", ["https://evil.example.com/u?id=1", "https://x.googleapis.com.evil.org/u", ""])
+def test_parts_of_an_upload_are_sent_to_no_other_server(location: str) -> None:
+    """They would have the account's token."""
+    with replying(200, b"{}", {**JSON, "Location": location}) as fixed_server:
+        streams = at(fixed_server.settings()).streams
+        with pytest.raises(Unavailable, match="isn't Cloud Storage"):
+            streams._start_upload("data/x", "ns/data/x", {})
+        assert len(fixed_server.seen) == 1
+
+
 @pytest.mark.parametrize("status", [429, 503])
 def test_a_request_to_a_busy_server_is_attempted_the_configured_number_of_times(status: int) -> None:
     """After the last attempt an error is raised. Deletes aren't retried."""

@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from spark_resources.errors import NotFound, Transient, Unavailable, WrongUsage
 from spark_resources.stores.base import AlreadyExists, Changed, StoredObject
 from spark_resources.stores.gcs.client import REQUEST_ERRORS, ErrorResponse, as_lakegc_error, object_path
 from spark_resources.stores.gcs.contents import crc32c_of
 from spark_resources.stores.gcs.listing import parse_object
-from spark_resources.stores.retry import RetryPolicy, retried
+from spark_resources.stores.retry import RetryPolicy, redirect_target, retried
 from spark_resources.stores.transfer import (
     PART,
     PIECE,
@@ -169,7 +169,18 @@ class GCSStreams:
         params = {"uploadType": "resumable", "name": full, "ifGenerationMatch": "0"}
         with self._translated_write_errors(key):
             response = self._client.request("POST", self._upload_path, params=params, json={**fields, "name": full})
-        return str(response.headers["Location"])
+        return self._upload_location(str(response.headers.get("Location", "")))
+
+    def _upload_location(self, location: str) -> str:
+        """The URL of an upload. Raises `Unavailable` for any other host: requests to it have the account's token."""
+        given, own = urlsplit(location), urlsplit(self._client.base_url)
+        is_google = given.scheme == "https" and (given.hostname or "").endswith(".googleapis.com")
+        if (given.scheme, given.netloc) != (own.scheme, own.netloc) and not is_google:
+            raise Unavailable(
+                f"{self.where}: the server wants parts of an object to be sent to {redirect_target(location)}, which "
+                "isn't Cloud Storage. Nothing was sent there. Check LAKEGC_GCS_ENDPOINT_URL."
+            )
+        return location
 
     @retried
     def _send(self, key: str, location: str, data: bytes, byte_range: str, expected: tuple[int, ...]) -> Response:
