@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import shlex
@@ -238,6 +239,20 @@ def test_every_documented_pytest_command_selects_tests() -> None:
     assert collected.returncode == 0, collected.stderr
     ended = json.loads(collected.stdout.splitlines()[-1])
     assert [shlex.join(run) for run, code in zip(runs, ended, strict=True) if code] == [], collected.stdout
+
+
+@a_page
+def test_tests_named_on_a_page_exist(page: Path) -> None:
+    """A page may claim that a test shows something."""
+    named = set(re.findall(r"`(test_\w+)`", text(page)))
+
+    assert named - names_of_tests() == set()
+
+
+@functools.cache
+def names_of_tests() -> frozenset[str]:
+    modules = (path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    return frozenset(name for module in modules for name in re.findall(r"^def (test_\w+)\(", module, re.MULTILINE))
 
 
 @a_page

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,15 +15,17 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+import dagster as dg
 import pyarrow.parquet as pq
 import pytest
 
 from lakegc_assets.cli import review as reviews
 from lakegc_assets.cli.console import escaped_name
+from lakegc_assets.jobs import MARK_ASSETS
 from spark_resources.lakefs_sandbox import Sandbox
 from spark_resources.mark_store.mark import Mark, mark_folder
 from spark_resources.mark_store.record import MarkRecord
-from spark_resources.model import EXPIRED_OBJECTS, MarkState
+from spark_resources.model import EXPIRED_OBJECTS, MarkState, Partition
 from tests.commands.conftest import HOSTILE, NOT_ON_A_LINE, SECRETS, Marked
 from tests.support.command_line import NO_AGE, Lakegc, check_terminal_safe
 from tests.support.mark_runs import environment, quick_environment
@@ -90,6 +93,30 @@ def test_no_secret_is_shown_or_stored(hostile: Marked, lakegc: Lakegc, tmp_path:
         assert [str(path) for path in files if secret.encode() in path.read_bytes()] == []
         for outcome in (hostile.made, refused, *reviewed):
             assert secret not in outcome.out + outcome.err
+
+
+def test_markdown_in_metadata_has_only_pictures(hostile: Marked, lakegc: Lakegc) -> None:
+    """Keys are shown as texts and in tables: a page of Dagster renders neither HTML nor Markdown from them."""
+    partition = str(Partition(hostile.repository, "m1"))
+    with lakegc.instance(lakegc.home) as instance:
+        of_mark = [
+            dg.AssetRecordsFilter(asset_key=asset.key, asset_partitions=[partition])
+            for asset in MARK_ASSETS
+            if isinstance(asset, dg.AssetsDefinition)
+        ]
+        records = [record for each in of_mark for record in instance.fetch_materializations(each, limit=1).records]
+    materialized = [record.asset_materialization for record in records if record.asset_materialization is not None]
+    texts = [
+        value.value or ""
+        for materialization in materialized
+        for value in materialization.metadata.values()
+        if isinstance(value, dg.MarkdownMetadataValue)
+    ]
+
+    assert len(materialized) == len(MARK_ASSETS)
+    assert len(texts) == 3
+    for text in texts:
+        assert re.fullmatch(r"!\[[\w ]+\]\(data:image/png;base64,[A-Za-z0-9+/]+=*\)", text)
 
 
 def test_the_reference_collectors_layout_has_the_expired_set_and_no_summary(hostile: Marked) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import re
 from pathlib import Path
 
 import pytest
 
+from lakegc_assets.cli import commands
 from spark_resources.errors import DamagedData, Unavailable
+from spark_resources.lakefs_sandbox import Sandbox
 from spark_resources.spark.session import REDACTED, common_settings
 from spark_resources.stores.azure.listing import parse_listing as azure_listing
 from spark_resources.stores.gcs.client import parse_error_body
@@ -65,3 +68,10 @@ def test_spark_hides_settings_with_secrets_in_its_ui_which_is_off(name: str) -> 
     assert settings["spark.ui.enabled"] == "false"
     assert settings["spark.redaction.regex"] == REDACTED
     assert re.search(REDACTED, name)
+
+
+def test_sandbox_and_ui_listen_on_loopback_by_default(tmp_path: Path) -> None:
+    """Whoever reaches the UI can approve marks; the sandbox's credentials are in its documentation."""
+    with Sandbox(tmp_path) as sandbox:
+        assert sandbox.endpoint_url.startswith("http://127.0.0.1:")
+    assert inspect.signature(commands.ui).parameters["host"].default == "127.0.0.1"
