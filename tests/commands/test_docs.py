@@ -241,6 +241,15 @@ def test_every_documented_pytest_command_selects_tests() -> None:
     assert [shlex.join(run) for run, code in zip(runs, ended, strict=True) if code] == [], collected.stdout
 
 
+def test_each_promise_of_the_readme_has_a_test() -> None:
+    promised = text(README).partition("## What it promises")[2].partition("\n## ")[0]
+    kept = text(ROOT / "docs" / "safety.md").partition("## Promises and their tests")[2].partition("\n## ")[0]
+    named, tested = (re.findall(r"^\| ([A-Z][^|]+) \| (.*) \|$", section, re.MULTILINE) for section in (promised, kept))
+
+    assert [promise for promise, _ in tested] == [promise for promise, _ in named]
+    assert [promise for promise, tests in tested if not re.search(r"`test_\w+`", tests)] == []
+
+
 @a_page
 def test_tests_named_on_a_page_exist(page: Path) -> None:
     """A page may claim that a test shows something."""
