@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
-from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from lakegc_assets.doctor.findings import Result, ok, problem, warning
 from spark_resources.lakefs import LakeFSSettings
 from spark_resources.lakefs.responses import Server
+from spark_resources.stores.plain_http import is_loopback
 
 GROUP = "lakeFS server"
 OLDEST_VERSION = (0, 87)  # earlier servers can't list staged objects
@@ -60,10 +60,3 @@ def tls(settings: LakeFSSettings) -> Result:
     if settings.ca_bundle is not None and not Path(settings.ca_bundle).is_file():
         return problem(f"there is no file {settings.ca_bundle} with certificates.", "Correct LAKEGC_CA_BUNDLE.")
     return ok(f"HTTPS, verified with the certificates of {settings.ca_bundle or 'the system'}")
-
-
-def is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False

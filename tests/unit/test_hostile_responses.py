@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from lakegc_assets.cli import commands
-from spark_resources.errors import DamagedData, Unavailable
+from spark_resources.errors import DamagedData, Unavailable, WrongUsage
 from spark_resources.lakefs_sandbox import Sandbox
+from spark_resources.model import Namespace
 from spark_resources.spark.session import REDACTED, common_settings
+from spark_resources.stores import open_store
 from spark_resources.stores.azure.listing import parse_listing as azure_listing
 from spark_resources.stores.gcs.client import parse_error_body
 from spark_resources.stores.gcs.listing import listing_of as google_listing
@@ -68,6 +70,25 @@ def test_spark_hides_settings_with_secrets_in_its_ui_which_is_off(name: str) -> 
     assert settings["spark.ui.enabled"] == "false"
     assert settings["spark.redaction.regex"] == REDACTED
     assert re.search(REDACTED, name)
+
+
+@pytest.mark.parametrize(
+    ("uri", "settings"),
+    [
+        ("gs://bucket/ns", {"gcs_endpoint_url": "http://storage.example.com"}),
+        (
+            "https://account.blob.core.windows.net/container/ns",
+            {"azure_endpoint_url": "http://account.example.com", "azure_sas_token": "sig=hush"},
+        ),
+    ],
+)
+def test_a_token_is_never_sent_to_another_machine_without_encryption(uri: str, settings: dict[str, str]) -> None:
+    """Whoever can read the network could use it. Emulators on this machine work without."""
+    with pytest.raises(WrongUsage, match=r"would be sent unencrypted to .*example\.com") as refused:
+        open_store(Namespace.parse(uri), StoreSettings.model_validate(settings))
+    assert "hush" not in str(refused.value)
+    here = {name: re.sub("http://.*", "http://127.0.0.1:1/account", value) for name, value in settings.items()}
+    assert open_store(Namespace.parse(uri), StoreSettings.model_validate(here))
 
 
 def test_sandbox_and_ui_listen_on_loopback_by_default(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ from spark_resources.errors import (
 from spark_resources.model import Namespace
 from spark_resources.stores.base import PARSE_ERRORS
 from spark_resources.stores.extras import needs_extra
+from spark_resources.stores.plain_http import refuse_unencrypted_token
 from spark_resources.stores.retry import TRANSIENT_STATUSES, is_permanent_tls_error, redirect_target, retry_after_s
 from spark_resources.stores.settings import StoreSettings
 
@@ -144,6 +145,7 @@ def _credential(container: Container, settings: StoreSettings) -> _Credential:
                 raise WrongUsage("LAKEGC_AZURE_ACCOUNT_KEY is not an account key: expected base64") from None
             return AzureNamedKeyCredential(container.account, key)
         if settings.azure_sas_token is not None:
+            refuse_unencrypted_token(container.endpoint, "LAKEGC_AZURE_ENDPOINT_URL", "the SAS token")
             return AzureSasCredential(settings.azure_sas_token.get_secret_value().removeprefix("?"))
     return _default_credential()
 

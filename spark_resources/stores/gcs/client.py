@@ -26,6 +26,7 @@ from requests.adapters import HTTPAdapter
 from spark_resources.errors import Forbidden, LakegcError, NotFound, Transient, Unavailable, WrongUsage, full_stop
 from spark_resources.records.json_records import read_json
 from spark_resources.stores.base import PARSE_ERRORS
+from spark_resources.stores.plain_http import refuse_unencrypted_token
 from spark_resources.stores.retry import TRANSIENT_STATUSES, is_permanent_tls_error, redirect_target, retry_after_s
 from spark_resources.stores.settings import StoreSettings
 
@@ -77,13 +78,15 @@ _PERMISSIONS_ADVICE = (
 class GCSClient:
     """A client for these settings. It sends no request and looks up no default credentials before its first use.
 
-    Raises `WrongUsage` for a credentials file that can't be used.
+    Raises `WrongUsage` for a credentials file that can't be used, and for an endpoint without TLS.
     """
 
     def __init__(self, settings: StoreSettings) -> None:
         self.base_url = (settings.gcs_endpoint_url or HOST).rstrip("/")
         self.timeout = (settings.connect_timeout, settings.read_timeout)
         self._settings = settings
+        if not settings.gcs_anonymous:
+            refuse_unencrypted_token(self.base_url, "LAKEGC_GCS_ENDPOINT_URL", "the account's token")
         self._configured_credentials = _configured_credentials(settings)
         self._lock = threading.RLock()
 
