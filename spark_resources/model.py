@@ -407,6 +407,16 @@ COMMIT_VERDICTS = pa.schema(
         pa.field("hold", pa.string()),  # ids of the holds, if only holds retain it; other columns refer to the rule
     ]
 )
+COMMIT_GRAPH = pa.schema(  # every known commit, for queries that decide again by other rules or without a branch
+    [
+        pa.field("commit_id", pa.string(), nullable=False),
+        pa.field("parents", pa.list_(pa.string()), nullable=False),
+        pa.field("created", _TIME, nullable=False),  # the commit's date, set by its client
+        pa.field("metarange_id", pa.string(), nullable=False),  # "" for an empty commit
+        pa.field("version", pa.int64(), nullable=False),
+        pa.field("metadata", pa.map_(pa.string(), pa.string()), nullable=False),
+    ]
+)
 HEADS = pa.schema(
     [
         pa.field("branch", pa.string(), nullable=False),

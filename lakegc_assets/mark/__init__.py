@@ -6,7 +6,7 @@ mark. The other modules, by the asset that they belong to:
 the run                  context, options, preconditions, repository_selection, reading_order
 namespace_slices         candidates, full_listing, inventory_listing, incremental_listing, listed_objects
 uncommitted_addresses    uncommitted_readings
-retained_commits         holds_in_force
+retained_commits         holds_in_force, commit_graph
 committed_addresses      metaranges, other_repositories, other_repository_heads, earlier_references,
                          table_notes
 expired_set              keep_lookups, expiry_reasons, writer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from lakegc_assets.mark import holds_in_force
+from lakegc_assets.mark import commit_graph, holds_in_force
 from lakegc_assets.mark.context import DecidedCommits, Graph, MarkRun, StepNotes, step
 from lakegc_assets.rules.holds import References, commits_on_hold, tagged_commits, with_holds
 from lakegc_assets.rules.retention import Reason, Verdict, commit_verdicts, with_server_list
@@ -23,7 +23,7 @@ KNOWN_VERSIONS = (0, 1)
 
 
 def decide_commits(run: MarkRun) -> None:
-    """Write a verdict on every known commit (COMMIT_VERDICTS) and the heads of all branches (HEADS).
+    """Write a verdict on every known commit (COMMIT_VERDICTS), the heads of all branches (HEADS), and the commit graph.
 
     Branches are read before and after the server prepares its list, and every head found either time is retained
     (invariant 2). If holds refer to tags, the tags are read twice, too.
@@ -61,6 +61,7 @@ def decide_commits(run: MarkRun) -> None:
         write_verdicts(run, notes, verdicts)
         holds_in_force.write_tags(run, notes, tags)
         write_heads(run, notes, {*before.items(), *after.items()}, commits)
+        commit_graph.write_graph(run, notes, commits)
         check_rules(run)
         holds_in_force.in_force(run)
         by_server = sum(1 for verdict in verdicts if verdict.why is Reason.SERVER)

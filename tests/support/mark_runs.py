@@ -51,7 +51,7 @@ from spark_resources.stores import endpoint_to_probe
 from spark_resources.stores.base import Store
 from spark_resources.stores.probe import RECORD_KEY, recorded_capabilities
 
-_NO_HOME = Path("/nonexistent")
+NO_HOME = Path("/nonexistent")
 _Result = TypeVar("_Result")
 NO_MINIMUM_AGE: Mapping[str, Any] = {"min_age": "0", "allow_young": True}
 ANY_AGE = MarkOptions(min_age=timedelta(0), allow_young=True)
@@ -121,7 +121,7 @@ class Marked:
 
 
 def target_of(settings: Mapping[str, str], repository: str) -> Target:
-    loaded = Settings.load(quick_environment(settings), home=_NO_HOME, repository=repository)
+    loaded = Settings.load(quick_environment(settings), home=NO_HOME, repository=repository)
     return find_target(LakeFS(*LakeFSSettings.of(loaded)), repository, loaded)
 
 
@@ -271,7 +271,7 @@ class Sweeper:
         request = ApprovalRequest(
             "the tests", "tests", now, because, digest=proposal.digest, for_reference=for_reference
         )
-        loaded = Settings.load(quick_environment(settings), home=_NO_HOME, repository=repository)
+        loaded = Settings.load(quick_environment(settings), home=NO_HOME, repository=repository)
         lakefs = LakeFS(*LakeFSSettings.of(loaded))
         approve(proposal, request, lakefs, BrakeLimits.of(Settings()), now=now, single_deployment=False)
 
