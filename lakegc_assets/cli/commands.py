@@ -414,6 +414,43 @@ def report(
 
 
 @app.command()
+def explain(
+    repository: RepositoryArgument,
+    name: Annotated[
+        str, typer.Argument(metavar="PATH|ADDRESS", help="a path in lakeFS, or an object's address: a key or a URI")
+    ],
+    is_path: Annotated[bool, typer.Option("--path", help="it is a path in lakeFS")] = False,
+    is_address: Annotated[bool, typer.Option("--address", help="it is an address in the store")] = False,
+    mark_id: Annotated[str, typer.Option("--mark", metavar="MARK", help="as of this mark; the newest by default")] = (
+        "latest"
+    ),
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Explain why an object is kept, expired or gone. Shows commits and receipts."""
+    from lakegc_assets.cli import explain as explanations
+
+    explanations.show(repository, name, mark_id, is_path=is_path, is_address=is_address, as_json=output is Format.JSON)
+
+
+@app.command()
+def pins(
+    repository: RepositoryArgument,
+    mark_id: Annotated[str, typer.Option("--mark", metavar="MARK", help="as of this mark; the newest by default")] = (
+        "latest"
+    ),
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Show what each branch, held tag and commit alone keeps. Stale branches come first."""
+    from lakegc_assets.cli import pins as pin_tables
+    from lakegc_assets.cli.mark import Server
+
+    check_java()
+    price = Server.configured().settings(repository).price_per_gb_month
+    with progress(repository):
+        pin_tables.show(repository, mark_id, price=price, as_json=output is Format.JSON)
+
+
+@app.command()
 def fsck(
     repository: RepositoryArgument,
     write_missing: Annotated[

@@ -1,4 +1,79 @@
 """Questions about a repository, answered from the files of its marks and sweeps. Nothing here changes anything.
 
+For notebooks, each question is a function that returns an Arrow table:
+
+    from lakegc_assets import queries
+
+    queries.explain("my-repository", "reports/2026.csv")     # why the objects at a path are kept or gone
+    queries.pins("my-repository").to_pandas()                # what each branch, tag and commit alone keeps
+
+Settings come from where the commands get them: LAKEGC_* variables, lakegc.toml, ~/.lakectl.yaml.
+
 history      what a finished mark recorded: commits, ranges, addresses, stored objects, and decisions by other rules
+addresses    what a mark decided about many addresses at once, and why
+paths        which address a path has or had in which commit, and which branch serves it now
+sweeps       what sweeps, undos and purges did with some addresses
+explanation  all of that about one path or address
+pinned       what each branch, tag on hold and commit keeps alone
 """
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from lakegc_assets.queries.history import LATEST, History, open_history
+from spark_resources.host.user_folders import home_folder
+from spark_resources.lakefs import LakeFS, LakeFSSettings
+from spark_resources.settings import Settings
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["explain", "opened", "pins"]
+
+
+@contextmanager
+def opened(repository: str, mark: str = LATEST, *, environ: Mapping[str, str] = os.environ) -> Iterator[History]:
+    """Open a finished mark of a repository. If a query is too large for one process, Spark starts, and stops at the
+    end.
+
+    Raises the errors of `open_history`.
+    """
+    from spark_resources.spark.resource import SparkResource
+
+    lakefs = LakeFS(LakeFSSettings.of(Settings.load(environ, home_folder())))
+    settings, resource = Settings.load(environ, home_folder(), repository=repository), SparkResource()
+    try:
+        yield open_history(lakefs, settings, repository, mark, spark=lambda: resource.spark_session)
+    finally:
+        resource.teardown_after_execution(None)  # type: ignore[arg-type]
+
+
+def explain(
+    repository: str, name: str, *, mark: str = LATEST, is_path: bool = False, is_address: bool = False
+) -> pa.Table:
+    """Why an object is kept, expired or gone: a row for an address, or for each address that a path has or had
+    (`lakegc_assets.queries.explanation.EXPLANATIONS`).
+
+    Raises `WrongUsage` if the name is both a path and an address, and neither `is_path` nor `is_address` is given;
+    `NotFound` if it is neither.
+    """
+    from lakegc_assets.queries.explanation import explain_name
+
+    with opened(repository, mark) as history:
+        return explain_name(history, name, is_path=is_path, is_address=is_address).rows
+
+
+def pins(repository: str, *, mark: str = LATEST) -> pa.Table:
+    """What each branch, tag on hold and commit of a repository keeps alone (`lakegc_assets.queries.pinned.PINS`): the
+    stale branch that costs most first.
+
+    Raises `Refused` if the mark doesn't know every commit and object.
+    """
+    from lakegc_assets.queries.pinned import pins_of
+
+    with opened(repository, mark) as history:
+        return pins_of(history)

@@ -7,7 +7,7 @@ location and nothing else, unless a query says so.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -80,6 +80,11 @@ class History:
         return self.run.mark.record
 
     @property
+    def repository(self) -> str:
+        """The repository's name, as commands take it and the server is asked for it."""
+        return self.run.partition.repository
+
+    @property
     def place(self) -> Place:
         return self.run.place
 
@@ -106,7 +111,7 @@ class History:
         """Every commit that the mark knew. Raises `Refused` if it didn't record them."""
         if not commit_graph.has_graph(self.mark):
             raise Refused(
-                f"mark {self.record.mark_id} of {self.record.repository} was made by an earlier version of lakegc, "
+                f"mark {self.record.mark_id} of {self.repository} was made by an earlier version of lakegc, "
                 "which didn't record the commit graph. Make a new mark."
             )
         return commit_graph.recorded_graph(self.mark)
@@ -131,7 +136,7 @@ class History:
         current = read_holds_of_any_version(self.place, self.run.target.configured_holds)
         if current.sha256 != self.record.holds["sha256"]:
             raise Refused(
-                f"the holds of {self.record.repository} were changed after mark {self.record.mark_id}, so what they "
+                f"the holds of {self.repository} were changed after mark {self.record.mark_id}, so what they "
                 "keep isn't known. Make a new mark."
             )
         return holds_that_apply(current.holds, self.record.server_now)
@@ -155,12 +160,24 @@ class History:
         rules = self.record.rules if isinstance(rules, Recorded) else rules
         holds = self.holds if holds is None else tuple(holds)
         now = self.record.server_now
-        first, last = dict(sorted(heads)), dict(sorted(heads, reverse=True))
+        first, last = self._snapshots(heads)
         verdicts = commit_verdicts(self.commits.values(), last, rules, now=now)
         verdicts = with_server_list(verdicts, self.retained_by_server_only)
         verdicts = with_earlier_heads(verdicts, first, self.commits)
         on_hold = commits_on_hold(holds, self.commits, References((first, last), tags), rules, now=now)
         return with_holds(verdicts, on_hold)
+
+    @cached_property
+    def on_hold(self) -> frozenset[str]:
+        """The commits that holds retain, whether or not the rules do."""
+        first, last = self._snapshots(self.heads)
+        references, now = References((first, last), self.tags), self.record.server_now
+        return frozenset(commits_on_hold(self.holds, self.commits, references, self.record.rules, now=now))
+
+    @staticmethod
+    def _snapshots(heads: Collection[tuple[str, str]]) -> tuple[dict[str, str], dict[str, str]]:
+        """Two maps of branches to heads that together have all of these pairs."""
+        return dict(sorted(heads)), dict(sorted(heads, reverse=True))
 
     @cached_property
     def retained_by_server_only(self) -> list[tuple[str, str]]:
@@ -211,27 +228,25 @@ class History:
     def stored_datasets(self) -> list[Dataset]:
         """The datasets with the objects that the mark and its chain listed (STORED_OBJECTS), newest first. An object
         may be in several of them, and those of earlier marks may be gone since."""
-        return [dataset for mark in self.marks for dataset in listed_objects.datasets(_reading(self.run, mark))]
+        return [dataset for mark in self.marks for dataset in listed_objects.datasets(self.reading(mark))]
 
     def stored(self, name: str) -> Input:
         """All rows of `stored_datasets`, as an input to co-group."""
         return Input.whole(name, self.place, self.stored_datasets, STORED_OBJECTS)
 
+    def reading(self, mark: Mark) -> MarkRun:
+        """A run to read the files of another mark of the chain."""
+        return replace(self.run, mark=mark)
+
     def refuse_unless_complete(self, query: str) -> None:
         """Raise `Refused` unless the mark knows every commit and every stored object, as `query` needs."""
         if not can_be_base(self.run):
             raise Refused(
-                f"mark {self.record.mark_id} of {self.record.repository} doesn't know every commit and object, which "
+                f"mark {self.record.mark_id} of {self.repository} doesn't know every commit and object, which "
                 f"{query} needs: its scope is {self.record.scope}, and the commit graph "
                 f"{'was' if self.run.mark.record.step('retained_commits').facts['graph'] else 'could not be'} read. "
                 f"Make a mark of the scope {Scope.UNIFIED} with credentials that may dump references."
             )
-
-
-def _reading(run: MarkRun, mark: Mark) -> MarkRun:
-    """A run to read the files of another finished mark of the same repository."""
-    partition = Partition.of(run.partition.repository, mark.record.mark_id)
-    return MarkRun(partition, run.target, mark, run.lakefs, run.spark, run.limits, run.log_message)
 
 
 # --- opening --------------------------------------------------------------------------------------------------------

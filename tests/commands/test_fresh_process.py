@@ -37,6 +37,8 @@ STEPS = {
     "approve": APPROVE,
     "sweep": ("sweep", "lake", "m1", "--quarantine"),
     "report": ("report", "lake", "m1"),
+    "explain": ("explain", "lake", "a"),
+    "pins": ("pins", "lake"),
     "undo": ("undo", "lake", "m1"),
     "purge": ("purge", "lake", "m1", "--yes"),
     "restore": ("restore", "lake", "m1", "{backup}"),

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
 
+import pyarrow as pa
 import pytest
 
-from tests.support.mark_runs import NO_MINIMUM_AGE, Marked, marked, marked_by_job
+from lakegc_assets.queries.addresses import Decision, explain_addresses
+from lakegc_assets.queries.pinned import pins_of
+from tests.support import oracle
+from tests.support.mark_runs import NO_MINIMUM_AGE, marked_by_job
+from tests.support.recorded_marks import history_of, recorded_mark
+from tests.support.recorded_oracle import RecordedOracle, microseconds
 from tests.support.recording_folders import recordings
 from tests.support.replay_server import Recording, replaying, settings_over, upload_to_s3
 from tests.support.s3_servers import SeaweedFS
@@ -15,21 +20,72 @@ from tests.support.s3_servers import SeaweedFS
 ALL = recordings()
 
 
-def expired_by(mark: Callable[..., Marked], recording: Recording, seaweedfs: SeaweedFS) -> set[str]:
-    upload_to_s3(recording, seaweedfs.client())
-    with replaying(recording) as endpoint:
-        settings = settings_over(endpoint, seaweedfs)
-        return mark(settings, recording.repository, f"replay-{uuid.uuid4().hex}", NO_MINIMUM_AGE).expired
-
-
 @pytest.mark.parametrize("recording", ALL, ids=lambda recording: str(recording.name))
 def test_the_expired_set_of_a_recorded_repository_is_exactly_the_expected_one(
     recording: Recording, seaweedfs: SeaweedFS
 ) -> None:
     """No object is missing, and none is added."""
-    assert recording.expired() == expired_by(marked, recording, seaweedfs)
+    with recorded_mark(recording, seaweedfs) as (_, mark):
+        assert recording.expired() == mark.expired
+
+
+@pytest.mark.parametrize("recording", ALL, ids=lambda recording: str(recording.name))
+def test_explanations_of_all_addresses_of_a_recorded_repository_are_true(
+    recording: Recording, seaweedfs: SeaweedFS
+) -> None:
+    """Each address that is stored or that anything refers to has the right decision. A kept object has a reason, and
+    each reason is true, by the oracle."""
+    known = RecordedOracle(recording)
+    committed, live = known.committed(known.retained(known.heads)), known.committed(set(known.commits)) | known.staged
+    with recorded_mark(recording, seaweedfs) as (settings, mark):
+        history = history_of(settings, mark)
+        verdicts = history.verdicts.to_pylist()
+        rows = explain_addresses(history, pa.array(sorted(live | recording.listing.keys()))).to_pylist()
+        again = {verdict.commit_id: (verdict.retained, verdict.branch, verdict.until) for verdict in history.decided()}
+
+    assert {row["address"] for row in rows} == live | recording.listing.keys()
+    assert {row["address"] for row in rows if row["decision"] == Decision.EXPIRED} == recording.expired()
+    for row in rows:
+        address, reasons = row["address"], set(row["kept_by"])
+        if not oracle.is_candidate(address):
+            assert row["decision"] == Decision.NEVER_COLLECTED, row
+        elif address not in recording.listing:
+            assert row["decision"] == Decision.NOT_STORED, row
+        elif address not in recording.expired():
+            assert row["decision"] == Decision.KEPT, row
+            assert reasons, row
+        assert ("committed" in reasons) is (address in committed), row
+        assert address not in known.staged or "staged" in reasons, row
+        assert "staged" not in reasons or address in known.staged | known.served, row
+        assert "branch" not in reasons or address in known.served or row["detail"], row
+        assert reasons <= {"committed", "staged", "branch", "meanwhile", "dot_segment"}, row
+        if row["kept_until"] is not None:
+            assert microseconds(row["kept_until"]) == known.kept_until(address), row
+        elif reasons == {"committed"}:
+            assert known.kept_until(address) == oracle.FOR_EVER, row
+    assert again == {row["commit_id"]: (row["retained"], row["branch"], row["until"]) for row in verdicts}
+
+
+@pytest.mark.parametrize("recording", ALL, ids=lambda recording: str(recording.name))
+def test_pins_of_a_recorded_repository_are_what_would_be_garbage_without_each_branch_and_commit(
+    recording: Recording, seaweedfs: SeaweedFS
+) -> None:
+    """By the oracle, with the branch removed, or the commit expired."""
+    known = RecordedOracle(recording)
+    with recorded_mark(recording, seaweedfs) as (settings, mark):
+        pins = pins_of(history_of(settings, mark)).to_pylist()
+
+    found = {(pin["kind"], pin["name"]): (pin["objects"], pin["bytes"]) for pin in pins}
+    expected = {("branch", branch): known.pinned_by_branch(branch) for branch in known.heads}
+    of_commits = {("commit", commit): known.pinned_by_commit(commit) for commit in known.retained(known.heads)}
+    expected |= {pin: keys for pin, keys in of_commits.items() if keys}
+    assert found == {pin: (len(keys), sum(map(recording.listing.get, keys))) for pin, keys in expected.items()}
 
 
 @pytest.mark.parametrize("recording", ALL[-2:], ids=lambda recording: str(recording.name))
 def test_the_dagster_job_expires_exactly_the_expected_objects(recording: Recording, seaweedfs: SeaweedFS) -> None:
-    assert recording.expired() == expired_by(marked_by_job, recording, seaweedfs)
+    upload_to_s3(recording, seaweedfs.client())
+    with replaying(recording) as endpoint:
+        settings = settings_over(endpoint, seaweedfs)
+        mark = marked_by_job(settings, recording.repository, f"replay-{uuid.uuid4().hex}", NO_MINIMUM_AGE)
+        assert recording.expired() == mark.expired

@@ -185,6 +185,11 @@ def _shared_spark() -> SharedSpark:
     return SharedSpark()
 
 
+def shared_session() -> Any:
+    """The Spark session of this process."""
+    return _shared_spark().spark_session
+
+
 class Marker:
     """Runs marks: the steps of the graph in their order, but without a Dagster run.
 

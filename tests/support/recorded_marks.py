@@ -6,7 +6,10 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.support.mark_runs import NO_MINIMUM_AGE, Marked, marked
+from lakegc_assets.queries.history import History, open_history
+from spark_resources.lakefs import LakeFS, LakeFSSettings
+from spark_resources.settings import Settings
+from tests.support.mark_runs import NO_HOME, NO_MINIMUM_AGE, Marked, marked, quick_environment, shared_session
 from tests.support.replay_server import Recording, replaying, settings_over, upload_to_s3
 from tests.support.s3_servers import SeaweedFS
 
@@ -25,3 +28,10 @@ def recorded_mark(recording: Recording, seaweedfs: SeaweedFS) -> Iterator[tuple[
             name = f"replay-{uuid.uuid4().hex}"
             known = _marks[recording.name] = marked(settings, recording.repository, name, NO_MINIMUM_AGE)
         yield settings, known
+
+
+def history_of(settings: dict[str, str], mark: Marked) -> History:
+    """A mark opened for queries, with the process's Spark session."""
+    loaded = Settings.load(quick_environment(settings), home=NO_HOME)
+    lakefs = LakeFS(LakeFSSettings.of(loaded))
+    return open_history(lakefs, loaded, mark.record.repository, mark.record.mark_id, spark=shared_session)

@@ -1,0 +1,196 @@
+"""`lakegc explain` on the terminal: why an object is kept, expired or gone, and where that is recorded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from rich.table import Table
+
+from lakegc_assets import queries
+from lakegc_assets.cli.console import cell, escaped_name, print_command, print_sentence, print_table, printing, size
+from lakegc_assets.cli.escaping import print_text
+from lakegc_assets.cli.invocation import command
+from lakegc_assets.formatting import plural
+from lakegc_assets.queries.addresses import REASONS, YOUNG, Decision
+from lakegc_assets.queries.explanation import Explanation, explain_name
+from lakegc_assets.rules.garbage import COMMITTED
+from spark_resources.mark_store.record import MarkRecord
+from spark_resources.model import MarkState, Outcome
+
+COMMITS_SHOWN, ADDRESSES_SHOWN = 10, 10
+MAX_MESSAGE_LENGTH = 40
+Row = Mapping[str, Any]
+
+
+@printing()
+def show(repository: str, name: str, mark: str, *, is_path: bool, is_address: bool, as_json: bool) -> None:
+    """Explain a path or an address. Raises the errors of `explain_name`."""
+    with queries.opened(repository, mark) as history:
+        explanation = explain_name(history, name, is_path=is_path, is_address=is_address)
+    if as_json:
+        print_text(json.dumps(document(explanation), indent=1, default=as_text))
+    else:
+        show_explanation(explanation)
+
+
+def as_text(value: object) -> str:
+    """A value that JSON lacks, such as a time."""
+    return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+def document(explanation: Explanation) -> dict[str, Any]:
+    record = explanation.history.record
+    return {
+        "repository": explanation.history.repository,
+        "mark_id": record.mark_id,
+        "mark_start": record.start,
+        "mark_state": record.state.value,
+        "path": explanation.path,
+        "objects": explanation.rows.to_pylist(),
+        "unreadable_sweeps": dict(explanation.unreadable),
+    }
+
+
+def show_explanation(explanation: Explanation) -> None:
+    record, rows, name = explanation.history.record, explanation.rows.to_pylist(), explanation.history.repository
+    print_sentence(
+        f"As of mark {record.mark_id} of {name} ({record.state}), whose listing began "
+        f"{moment(record.start)}, and of all sweeps since."
+    )
+    if explanation.path is not None:
+        print_sentence(f"{escaped_name(explanation.path)} has, or had, {plural(len(rows), 'address')}.")
+    for row in rows[:ADDRESSES_SHOWN]:
+        print_text("")
+        for sentence in sentences(row, record):
+            print_sentence(sentence)
+        show_commits(row)
+        show_next(row, record, name)
+    if len(rows) > ADDRESSES_SHOWN:
+        print_sentence(f"… and {plural(len(rows) - ADDRESSES_SHOWN, 'address')} more; --format json has all of them.")
+    for mark_id, why in sorted(explanation.unreadable.items()):
+        print_sentence(
+            f"The outcomes of the sweep of mark {mark_id} can't be read, so it may have deleted objects that this "
+            f"answer calls not stored: {why}"
+        )
+    print_command("Everything that the mark would delete", command("review", name, record.mark_id))
+
+
+# --- sentences ------------------------------------------------------------------------------------------------------
+
+
+def moment(time: datetime) -> str:
+    return f"{time:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def sentences(row: Row, record: MarkRecord) -> Iterator[str]:
+    """What is known about an address, for people."""
+    amount = "" if row["size"] is None else f" ({size(row['size'])}, stored {moment(row['modified'])})"
+    yield f"{escaped_name(row['address'])}: {state_of(row, record)}{amount}"
+    if row["why_never"]:
+        yield f"Never collected: {row['why_never']}."
+    for reason in row["kept_by"]:
+        yield f"Kept: {sentence_about(reason, row)}."
+    if row["decision"] == Decision.KEPT:
+        yield until_sentence(row)
+    if branches := ", ".join(map(escaped_name, row["served_by"])):
+        yield f"Served now by {plural(len(row['served_by']), 'branch')}: {branches}."
+    if row["reason"]:
+        yield expired_sentence(row)
+    for swept in row["sweeps"]:
+        yield sweep_sentence(swept, record)
+    if row["decision"] == Decision.NOT_STORED and not row["sweeps"]:
+        yield not_stored_sentence(row)
+
+
+def state_of(row: Row, record: MarkRecord) -> str:
+    """The state of an object after the mark and all sweeps."""
+    last = row["sweeps"][-1] if row["sweeps"] else None
+    is_of_mark = last is not None and last["mark_id"] == record.mark_id
+    if last is not None and (is_of_mark or row["decision"] == Decision.NOT_STORED):
+        return str(last["outcome"])
+    return str(row["decision"])
+
+
+def sentence_about(reason: str, row: Row) -> str:
+    detail = row["detail"]
+    if reason == "hold" and detail:
+        return f"{REASONS[reason]}: {detail}"
+    if reason == "branch" and detail:
+        return str(detail)
+    return REASONS[reason]
+
+
+def until_sentence(row: Row) -> str:
+    if row["kept_until"] is not None:
+        return f"Until {moment(row['kept_until'])}, unless branches, rules or references change before."
+    heads = sorted({c["branch"] for c in row["commits"] if c["retained"] and c["until"] is None and c["branch"]})
+    if COMMITTED in row["kept_by"] and heads:
+        return f"For as long as it is in the newest commit of {', '.join(map(escaped_name, heads))}."
+    if set(row["kept_by"]) <= {COMMITTED, YOUNG}:
+        return "There is no rule by which it would expire: the repository has none, or only the server retains it."
+    return "Until when isn't known in advance: it depends on more than age and retention rules."
+
+
+def expired_sentence(row: Row) -> str:
+    if row["commit_id"] is None:
+        return f"Expired: {row['reason']}."
+    rule = f"{escaped_name(row['branch'])}'s rule" if row["branch"] is not None else "dangling: the default rule"
+    since = f" since {moment(row['expired_since'])}" if row["expired_since"] else ""
+    return f"Expired{since}: {row['reason']} ({rule} of {plural(row['days'], 'day')})."
+
+
+def sweep_sentence(swept: Row, record: MarkRecord) -> str:
+    why = " ".join(filter(None, (swept["code"], swept["why"])))
+    return (
+        f"Mark {swept['mark_id']}: {swept['outcome']} {moment(swept['at'])}{f', because {why}' if why else ''}. "
+        f"Receipt: {record.namespace}/{swept['receipt']}"
+    )
+
+
+def not_stored_sentence(row: Row) -> str:
+    if row["kept_by"]:
+        return "It is live, but the mark didn't find it in the store: it was lost, or deleted by something else."
+    if row["commits"]:
+        return "The mark didn't find it in the store, and no sweep has a receipt for it: something else deleted it."
+    return "It was stored after the mark's listing. The next mark decides about it."
+
+
+# --- commits and next steps -----------------------------------------------------------------------------------------
+
+
+def show_commits(row: Row) -> None:
+    """The commits that have an address, at its paths."""
+    commits = row["commits"]
+    if not commits:
+        return
+    table = Table()
+    for heading in ("commit", "date", "branch", "retained", "until"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("path", "message"):
+        table.add_column(heading, overflow="fold")
+    for commit in commits[:COMMITS_SHOWN]:
+        message = (commit["message"] or "").partition("\n")[0]
+        table.add_row(
+            commit["commit_id"][:12],
+            f"{commit['created']:%Y-%m-%d}" if commit["created"] else "",
+            cell(commit["branch"] or ""),
+            cell(f"hold {commit['hold']}" if commit["hold"] else "yes" if commit["retained"] else "no"),
+            f"{commit['until']:%Y-%m-%d %H:%M}" if commit["until"] else "",
+            cell(commit["path"]),
+            cell(message if len(message) <= MAX_MESSAGE_LENGTH else f"{message[: MAX_MESSAGE_LENGTH - 1]}…"),
+        )
+    more = f", the newest {COMMITS_SHOWN} of {len(commits):,}" if len(commits) > COMMITS_SHOWN else ""
+    print_table(f"Commits with it{more}", table)
+
+
+def show_next(row: Row, record: MarkRecord, repository: str) -> None:
+    outcome = row["sweeps"][-1] if row["sweeps"] else None
+    if outcome is not None and outcome["outcome"] == Outcome.QUARANTINED:
+        print_command("To bring it back", command("undo", repository, outcome["mark_id"]))
+    elif row["decision"] == Decision.EXPIRED and record.state is MarkState.APPROVED:
+        print_command("A sweep may delete it. To prevent that", command("revoke", repository, record.mark_id))
+    elif outcome is not None:
+        print_command("Everything that sweep did", command("report", repository, outcome["mark_id"]))

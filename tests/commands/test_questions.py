@@ -1,0 +1,180 @@
+"""`lakegc explain` and `lakegc pins`: why an object is kept, expired or gone, and what keeps how much."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from lakegc_assets.sweep.report import Report, report_key
+from spark_resources.lakefs_sandbox import Sandbox
+from spark_resources.lakefs_sandbox.gc_api import set_rules
+from spark_resources.mark_store.mark import mark_folder
+from spark_resources.model import RECEIPTS, Rules
+from spark_resources.spark.datasets import write_rows
+from spark_resources.stores.place import Place
+from tests.support.command_line import NO_AGE, Lakegc
+from tests.support.mark_runs import target_of
+
+OUTSIDE = "local:///elsewhere/imported"
+
+
+@dataclass
+class Asked:
+    """A marked repository with objects in every state, and their addresses by name."""
+
+    sandbox: Sandbox
+    lakegc: Lakegc
+    repository: str = "asked"
+    addresses: dict[str, str] = field(default_factory=dict)
+
+    def explained(self, *arguments: str) -> dict[str, Any]:
+        output = self.lakegc.output(self.sandbox.settings, "explain", self.repository, *arguments, "--format", "json")
+        return dict(json.loads(output))
+
+    def row(self, *arguments: str) -> Mapping[str, Any]:
+        """The answer about a single address."""
+        (row,) = self.explained(*arguments)["objects"]
+        return dict(row)
+
+    def text(self, *arguments: str) -> str:
+        return self.lakegc.output(self.sandbox.settings, "explain", self.repository, *arguments)
+
+
+@pytest.fixture(scope="module")
+def asked(sandbox: Sandbox, lakegc: Lakegc) -> Asked:
+    asked = Asked(sandbox, lakegc)
+    lake, now = sandbox.create(asked.repository), sandbox.now()
+
+    def put(branch: str, path: str, name: str) -> None:
+        asked.addresses[name] = lake.put(branch, path, name.encode()).address
+
+    lake.create_branch("old", "main")
+    put("main", "a", "first")
+    lake.commit("main", "first", date=now - timedelta(days=60))
+    put("old", "only/on/old", "pinned by a stale branch")
+    lake.commit("old", "an experiment", date=now - timedelta(days=55))
+    put("main", "a", "second")
+    put("main", asked.addresses["first"], "path like an address")
+    lake.link("main", "imported", OUTSIDE, size=1, checksum="0" * 32)
+    lake.commit("main", "second", date=now - timedelta(days=50))
+    put("main", "a", "third")
+    lake.commit("main", "third", date=now - timedelta(days=5))
+    put("main", "b", "overwritten")
+    put("main", "b", "staged")
+    set_rules(lake, Rules(30))
+    lakegc.output(sandbox.settings, "mark", asked.repository, "--mark-id", "m1", *NO_AGE)
+    return asked
+
+
+def test_a_path_is_explained_with_every_address_it_has_or_had(asked: Asked) -> None:
+    rows = {row["address"]: row for row in asked.explained("a")["objects"]}
+    assert {name for name, address in asked.addresses.items() if address in rows} == {"first", "second", "third"}
+    first, second, third = (rows[asked.addresses[name]] for name in ("first", "second", "third"))
+    assert (first["decision"], first["kept_by"], first["branch"], first["days"]) == ("expired", [], "main", 30)
+    assert (second["decision"], second["kept_by"]) == ("kept", ["committed"])
+    assert second["kept_until"] is not None
+    assert (third["kept_until"], third["served_by"]) == (None, ["main"])
+    assert [commit["message"] for commit in second["commits"]] == ["second"]
+    text = asked.text("a")
+    for words in ("a has, or had, 3 addresses", "Expired since", "main's rule of 30 days", "newest commit of main"):
+        assert words in text
+
+
+def test_an_address_is_explained_with_its_paths_and_commits(asked: Asked) -> None:
+    """Also as a full URI."""
+    row = asked.row(asked.addresses["second"])
+    assert [(commit["path"], commit["message"]) for commit in row["commits"]] == [("a", "second")]
+    assert row == asked.row(f"local://{asked.repository}/{asked.addresses['second']}")
+
+
+def test_staged_and_overwritten_objects_are_explained(asked: Asked) -> None:
+    staged, overwritten = asked.row("b", "--path"), asked.row(asked.addresses["overwritten"])
+    assert (staged["address"], staged["kept_by"], staged["served_by"]) == (
+        asked.addresses["staged"], ["staged"], ["main"]
+    )  # fmt: skip
+    assert overwritten["decision"] == "expired"
+    assert "no commit and no staged change refers to it" in asked.text(asked.addresses["overwritten"])
+
+
+def test_what_is_outside_the_namespace_is_never_collected(asked: Asked) -> None:
+    """An imported object, by its path and its address; and the namespace's own metadata."""
+    for arguments in (("imported",), (OUTSIDE,)):
+        row = asked.row(*arguments)
+        assert (row["address"], row["decision"]) == (OUTSIDE, "never collected")
+        assert "outside the namespace" in row["why_never"]
+    assert "metadata of lakeFS" in asked.row("_lakefs/anything", "--address")["why_never"]
+
+
+def test_a_name_that_is_both_a_path_and_an_address_has_to_be_qualified(asked: Asked) -> None:
+    address = asked.addresses["first"]
+    asked.lakegc(asked.sandbox.settings, "explain", asked.repository, address).stopped(2, "--path", "--address")
+    assert asked.row(address, "--address")["decision"] == "expired"
+    assert asked.row(address, "--path")["address"] == asked.addresses["path like an address"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("never/was",), 1, ("no commit that mark m1 of asked knew has 'never/was'", "case-sensitive")),
+        (("data/never/was", "--address"), 1, ("there is no object at local://asked/data/never/was", "--path")),
+        (("a", "--path", "--address"), 2, ("exclude each other",)),
+        (("a", "--mark", "m0"), 1, ("there is no mark m0", "lakegc status")),
+    ],
+)
+def test_bad_input_is_refused_with_the_next_step(
+    asked: Asked, arguments: tuple[str, ...], code: int, words: tuple[str, ...]
+) -> None:
+    asked.lakegc(asked.sandbox.settings, "explain", asked.repository, *arguments).stopped(code, *words)
+
+
+def test_pins_show_the_stale_branch_that_alone_keeps_objects_first(asked: Asked) -> None:
+    """Deleting it would make them garbage."""
+    settings, size = asked.sandbox.settings, len("pinned by a stale branch")
+    document = json.loads(asked.lakegc.output(settings, "pins", asked.repository, "--format", "json"))
+    first, second = document["pins"][:2]
+    assert (first["kind"], first["name"], first["objects"], first["stale"]) == ("branch", "old", 1, True)
+    assert (second["kind"], second["name"], second["objects"]) == ("branch", "main", 3)
+    text = asked.lakegc.output(settings, "pins", asked.repository)
+    for words in ("Kept by a branch alone", "stale: only the branch keeps its head", f"{size} B", "an experiment"):
+        assert words in text
+
+
+def test_the_outcome_of_a_sweep_is_explained_with_its_receipt(asked: Asked, sandbox: Sandbox) -> None:
+    """Also if the mark was retired, and only the summary of its sweep is left."""
+    place, address = target_of(sandbox.settings, asked.repository).place, asked.addresses["first"]
+    write_sweep(place, "m1", address)
+    row = asked.row(address, "--address")
+    assert [(swept["mark_id"], swept["outcome"]) for swept in row["sweeps"]] == [("m1", "quarantined")]
+    text = asked.text(address, "--address")
+    for words in (
+        f"{address}: quarantined",
+        "Mark m1: quarantined",
+        f"Receipt: local://asked/{mark_folder('m1')}sweep_report/",
+        "lakegc undo",
+    ):
+        assert words in text
+
+    write_sweep(place, "retired", address)
+    shutil.rmtree(sandbox.local_path / asked.repository / f"{mark_folder('retired')}sweep_report")
+    document = asked.explained(address, "--address")
+    assert list(document["unreadable_sweeps"]) == ["retired"]
+    assert "retired can't be read" in asked.text(address, "--address")
+
+
+def write_sweep(place: Place, mark_id: str, address: str) -> None:
+    """Write the report of a sweep that quarantined this object."""
+    at = datetime(2026, 11, 21, tzinfo=UTC)
+    rows = [{"address": address, "size": 5, "outcome": "quarantined", "code": "", "why": "", "attempts": 1, "at": at}]
+    dataset = write_rows(place, f"{mark_folder(mark_id)}sweep_report/", rows, RECEIPTS)
+    report = Report(
+        mark_id=mark_id, repository="asked", digest="0", by="ada", began=at, ended=at, approved=1,
+        objects={"quarantined": 1}, sizes={"quarantined": 5}, seconds=1.0, requests=1, attempts=1, verifications=(at,),
+        late=(), late_objects=0, quarantine=True, dataset=dataset.name_for_record(),
+    )  # fmt: skip
+    place.store().write(report_key(mark_id), report.to_json())
