@@ -44,7 +44,7 @@ def opened(repository: str, mark: str = LATEST, *, environ: Mapping[str, str] = 
     """
     from spark_resources.spark.resource import SparkResource
 
-    lakefs = LakeFS(LakeFSSettings.of(Settings.load(environ, home_folder())))
+    lakefs = LakeFS(*LakeFSSettings.of(Settings.load(environ, home_folder())))
     settings, resource = Settings.load(environ, home_folder(), repository=repository), SparkResource()
     try:
         yield open_history(lakefs, settings, repository, mark, spark=lambda: resource.spark_session)

@@ -67,7 +67,7 @@ def asked(sandbox: Sandbox, lakegc: Lakegc) -> Asked:
     lake.commit("main", "third", date=now - timedelta(days=5))
     put("main", "b", "overwritten")
     put("main", "b", "staged")
-    set_rules(lake, Rules(30))
+    set_rules(lake, Rules(4, {"main": 30}))
     lakegc.output(sandbox.settings, "mark", asked.repository, "--mark-id", "m1", *NO_AGE)
     return asked
 

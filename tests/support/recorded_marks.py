@@ -33,5 +33,5 @@ def recorded_mark(recording: Recording, seaweedfs: SeaweedFS) -> Iterator[tuple[
 def history_of(settings: dict[str, str], mark: Marked) -> History:
     """A mark opened for queries, with the process's Spark session."""
     loaded = Settings.load(quick_environment(settings), home=NO_HOME)
-    lakefs = LakeFS(LakeFSSettings.of(loaded))
+    lakefs = LakeFS(*LakeFSSettings.of(loaded))
     return open_history(lakefs, loaded, mark.record.repository, mark.record.mark_id, spark=shared_session)
