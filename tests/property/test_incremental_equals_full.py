@@ -22,6 +22,8 @@ from spark_resources.lakefs_sandbox.xids import Xids
 from spark_resources.model import EXPIRED_OBJECTS
 from tests.support.changing_repository import SOON, TALLY, ChangingRepository, numbers, run
 from tests.support.mark_runs import Marked, Marker, Sweeper
+from tests.support.query_checks import check_pins, checked_explanations
+from tests.support.recorded_marks import history_of
 from tests.support.repository_model import OFTEN, OPERATIONS, RepositoryModel
 
 PAIRS = int(os.environ.get("LAKEGC_INCREMENTAL_MARKS", "8"))
@@ -111,9 +113,22 @@ class RepeatedMarks(ChangingRepository):
         assert not clean.record.is_incremental
         assert explained(optimized) == explained(clean)
         assert counts(optimized) == counts(clean)
+        self.check_queries(optimized, clean)
         mark_id = optimized.record.mark_id if swept else clean.record.mark_id
         self.sweep(sweep, mark_id)
         self.last = optimized.record.mark_id
+
+    def check_queries(self, optimized: Marked, clean: Marked) -> None:
+        """An incremental mark and a full one give the same answers, and the oracle agrees with them."""
+        now = self.sandbox.now()
+        histories = [history_of(self.settings, mark) for mark in (optimized, clean)]
+        answers = [
+            checked_explanations(history, mark, self.model, now)
+            for history, mark in zip(histories, (optimized, clean), strict=True)
+        ]
+        assert answers[0] == answers[1]
+        check_pins(histories[0], self.model, now, answers[0])
+        TALLY["explained"] += len(answers[0])
 
     def pass_days(self, days: int) -> None:
         self.sandbox.set_clock(self.sandbox.now() + timedelta(days=days))

@@ -445,7 +445,7 @@ class RepositoryModel:
 
     def live(self, now: datetime) -> set[str]:
         """Every key that a branch serves, that a retained commit refers to, or that is on hold."""
-        return self._keys(self._live_entries(now)) | self.on_hold(now)
+        return self.keys(self._live_entries(now)) | self.on_hold(now)
 
     def on_hold(self, now: datetime) -> set[str]:
         """Every key that a hold names, even if something else refers to it, too."""
@@ -457,12 +457,12 @@ class RepositoryModel:
                 keys |= {key for key in self.stored() if key.startswith(hold.pattern)}
             elif hold.kind == "path":
                 at_paths = (tree.items() for tree in self.trees.values())
-                keys |= self._keys(
+                keys |= self.keys(
                     entry for tree in at_paths for path, entry in tree if oracle.matches(hold.pattern, path)
                 )
             else:
                 trees = (self.trees[commit] for commit in self._named_by(hold, now))
-                keys |= self._keys(entry for tree in trees for entry in tree.values())
+                keys |= self.keys(entry for tree in trees for entry in tree.values())
         return keys
 
     def _named_by(self, hold: oracle.H, now: datetime) -> set[str]:
@@ -480,7 +480,7 @@ class RepositoryModel:
             now=micros(now),
         )
 
-    def _keys(self, entries: Iterable[Seen]) -> set[str]:
+    def keys(self, entries: Iterable[Seen]) -> set[str]:
         keys = (oracle.inside(entry.kind, entry.address, self.spellings) for entry in entries)
         return {key for key in keys if key is not None}
 

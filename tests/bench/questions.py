@@ -1,0 +1,98 @@
+"""How long a question takes on a large repository, each in its own process, as a user asks it.
+
+    uv run python -m tests.bench.questions --size L --store s3 --folder /tmp/bench
+
+Asks about the newest mark that `mark` made of the repository with the same options; makes one if there is none. Prints
+seconds in all, and without those that a command needs to start (`lakegc status`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow.compute as pc
+
+from spark_resources.mark_store.mark import Mark, marks
+from spark_resources.mark_store.record import newest_finished
+from spark_resources.model import EXPIRED_OBJECTS, NOT_RETAINED, RANGE_ADDRESSES
+from spark_resources.spark.datasets import file_batches
+from spark_resources.stores.place import Place
+from tests.bench.generate import built, folder_of, size_of
+from tests.bench.mark import options_of, run
+from tests.bench.sizes import SIZES
+from tests.bench.stores import REPOSITORY, STORES
+
+
+def examples(place: Place, mark_id: str) -> dict[str, tuple[str, ...]]:
+    """A question of each kind: about a path, and about live, expired and unknown addresses."""
+    mark = Mark.open(place, mark_id)
+
+    def first(asset: str, part: str, schema: object, column: str) -> str:
+        dataset = mark.dataset(asset, part)
+        table = next(file_batches(place, dataset.folder, dataset.files[-1], schema))
+        return str(table[column].filter(pc.is_valid(table[column]))[-1].as_py())
+
+    path = first("expired_set", "", EXPIRED_OBJECTS, "path")
+    return {
+        "explain: a path": ("explain", REPOSITORY, path, "--path"),
+        "explain: an expired address": (
+            "explain",
+            REPOSITORY,
+            first("expired_set", "not_retained", NOT_RETAINED, "address"),
+        ),
+        "explain: a live address": (
+            "explain",
+            REPOSITORY,
+            first("committed_addresses", "addresses", RANGE_ADDRESSES, "address"),
+        ),
+        "explain: a path that never was": ("explain", REPOSITORY, "never/was", "--path"),
+        "pins": ("pins", REPOSITORY),
+    }
+
+
+def seconds(environment: Mapping[str, str], command: tuple[str, ...]) -> tuple[float, int, str]:
+    """How long a command takes, its exit code, and what it prints."""
+    lakegc, began = str(Path(sys.executable).with_name("lakegc")), time.monotonic()
+    ended = subprocess.run(
+        [lakegc, *command], env={**os.environ, **environment}, capture_output=True, text=True, check=False
+    )
+    return time.monotonic() - began, ended.returncode, ended.stdout + ended.stderr
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", choices=SIZES, default="L")
+    parser.add_argument("--factor", type=float, default=1.0)
+    parser.add_argument("--store", choices=STORES, default="s3")
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--runs", type=int, default=2)
+    parser.add_argument("--show", action="store_true", help="print the answers, too")
+    chosen = parser.parse_args()
+    size = size_of(chosen.size, chosen.factor)
+    folder = folder_of(chosen.folder, size, chosen.store)
+    with built(folder, size, chosen.store, print) as (served, _):
+        newest = newest_finished(marks(served.place()))
+        if newest is None:
+            run(
+                served, f"bench-{datetime.now(UTC):%Y%m%dT%H%M%S}", options_of(chosen.store, folder), folder / "dagster"
+            )
+            newest = newest_finished(marks(served.place()))
+        assert newest is not None
+        start, _, _ = min(seconds(served.environment, ("status", REPOSITORY)) for _ in range(chosen.runs))
+        print(f"{start:6.1f} s                        start-up (status)")
+        for name, command in examples(served.place(), newest.mark_id).items():
+            took, code, shown = min(seconds(served.environment, command) for _ in range(chosen.runs))
+            print(f"{took:6.1f} s  {took - start:6.1f} s after start  {name} (exit {code})", flush=True)
+            if chosen.show:
+                print(shown)
+
+
+if __name__ == "__main__":
+    main()
