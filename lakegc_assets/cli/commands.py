@@ -405,12 +405,14 @@ def report(
     mark_id: Annotated[
         str, typer.Argument(metavar="MARK", help="the id of a mark that was swept, or 'latest'")
     ] = "latest",
-    output: FormatOption = Format.TABLE,
+    list_all: Annotated[bool, typer.Option("--list", help="list the outcome of every object, not just totals")] = False,
+    output: ListFormatOption = ListFormat.TABLE,
 ) -> None:
     """Show the outcome of a sweep. Prints totals, and why objects were rescued or failed."""
     from lakegc_assets.cli import report as reports
 
-    reports.show(repository, mark_id, as_json=output is Format.JSON)
+    refuse_rows_without_list(output, list_all=list_all)
+    reports.show(repository, mark_id, list_all=list_all, output_format=output.value)
 
 
 @app.command()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -24,7 +24,25 @@ def list_rows(
     tables: Iterable[pa.Table], now: datetime, output_format: str, *, leading_columns: Sequence[str] = ()
 ) -> None:
     """Print every row of these tables (`leading_columns`, then the columns of EXPIRED_OBJECTS) in a `--list` format."""
-    names = [*leading_columns, *EXPIRED_OBJECTS.names]
+    print_rows(
+        tables,
+        [*leading_columns, *EXPIRED_OBJECTS.names],
+        output_format,
+        line_of=lambda row: as_line(row, now, leading_columns),
+        if_empty="Nothing changed." if leading_columns else "Nothing is expired.",
+    )
+
+
+def print_rows(
+    tables: Iterable[pa.Table],
+    names: Sequence[str],
+    output_format: str,
+    *,
+    line_of: Callable[[Mapping[str, Any]], str],
+    if_empty: str,
+) -> None:
+    """Print these columns of every row in a `--list` format. For people, `line_of` formats a row, and `if_empty` is
+    the sentence if there are none."""
     rows = rows_of(tables if output_format == "table" else map(with_times_as_text, tables), names)
     if output_format == "csv":
         writer = csv.writer(sys.stdout)
@@ -44,9 +62,9 @@ def list_rows(
         empty = True
         for row in rows:
             empty = False
-            print_text(as_line(row, now, leading_columns))
+            print_text(line_of(row))
         if empty:
-            print_text("Nothing changed." if leading_columns else "Nothing is expired.")
+            print_text(if_empty)
 
 
 def rows_of(tables: Iterable[pa.Table], names: Sequence[str]) -> Iterator[dict[str, Any]]:

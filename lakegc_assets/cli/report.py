@@ -13,10 +13,19 @@ import pyarrow.compute as pc
 from rich.table import Table
 
 from lakegc_assets.approval.foreign_marks import open_sweep_record
-from lakegc_assets.cli.console import cell, print_sentence, print_table, printing, size
+from lakegc_assets.cli.console import (
+    cell,
+    escaped_name,
+    print_command,
+    print_sentence,
+    print_table,
+    printing,
+    size,
+)
 from lakegc_assets.cli.escaping import print_text
 from lakegc_assets.cli.invocation import command
 from lakegc_assets.cli.mark import Server
+from lakegc_assets.cli.object_list import print_rows
 from lakegc_assets.cli.sweep import show_report
 from lakegc_assets.mark import dot_segments
 from lakegc_assets.mark.context import Target
@@ -34,6 +43,7 @@ OUTCOMES_WITH_REASONS = (Outcome.FAILED, Outcome.RESCUED, Outcome.CHANGED, Outco
 ROWS_SHOWN, MAX_NAMED = 10, 1_000  # objects per outcome in the tables for people, and in the JSON
 MAX_REASONS = 10_000  # maximum number of distinct reasons; a store may give a different one for each object
 OTHER_REASONS = "for other reasons"
+NOTHING_SWEPT = "This mark had no objects to delete."
 
 
 @dataclass(slots=True)
@@ -50,7 +60,7 @@ class Reasons:
             room = MAX_NAMED - len(self.named[outcome.value])
             self.named[outcome.value] += rows.slice(0, room).select(["address", "size", "code", "why"]).to_pylist()
             for row in rows.group_by(["code", "why"]).aggregate([("size", "count"), ("size", "sum")]).to_pylist():
-                reason = " ".join(filter(None, (row["code"], row["why"]))) or "no reason is recorded"
+                reason = reason_in_words(row) or "no reason is recorded"
                 key = (outcome.value, reason)
                 if key not in self.objects and len(self.objects) >= MAX_REASONS:
                     key = (outcome.value, OTHER_REASONS)
@@ -66,13 +76,17 @@ class Reasons:
 
 
 @printing()
-def show(repository: str, name: str, *, as_json: bool) -> None:
-    """Print the report of a mark's sweep. Raises the errors of `find_report`."""
+def show(repository: str, name: str, *, list_all: bool, output_format: str) -> None:
+    """Print the report of a mark's sweep, or with `list_all` the outcome of every object. Raises the errors of
+    `find_report`."""
     target = Server.configured().target(repository)
     place, report = target.place, find_report(target, name)
+    if list_all:
+        print_rows(outcomes(place, report), RECEIPTS.names, output_format, line_of=as_line, if_empty=NOTHING_SWEPT)
+        return
     reasons, quarantine = reasons_of(place, report), read_quarantine(place, report)
     location, facts = f"{place.namespace.uri}/{report.dataset['folder']}", expired_set_facts(place, report.mark_id)
-    if as_json:
+    if output_format == "json":
         print_text(json.dumps(document(report, reasons, quarantine, location, facts), indent=1))
         return
     show_report(report, as_json=False, quarantine=quarantine)
@@ -85,6 +99,23 @@ def show(repository: str, name: str, *, as_json: bool) -> None:
     ):
         if sentence:
             print_sentence(sentence)
+    print_command("List the outcome of every object", command("report", repository, report.mark_id, "--list"))
+
+
+def outcomes(place: Place, report: Report) -> Iterator[pa.Table]:
+    """The outcome of every object (RECEIPTS), table by table. Each file is verified."""
+    return all_batches(place, open_dataset(place, report.dataset["folder"], sha256=report.dataset["sha256"]), RECEIPTS)
+
+
+def as_line(row: Mapping[str, Any]) -> str:
+    """One object's outcome for people: its size, address, and the reason if there is one."""
+    reason = reason_in_words(row)
+    reason_text = f"  ({escaped_name(reason)})" if reason else ""
+    return f"{row['outcome']:<12}  {size(row['size']):>10}  {escaped_name(row['address'])}{reason_text}"
+
+
+def reason_in_words(row: Mapping[str, Any]) -> str:
+    return " ".join(filter(None, (row["code"], row["why"])))
 
 
 def expired_set_facts(place: Place, mark_id: str) -> Mapping[str, Any]:
@@ -135,8 +166,7 @@ def why_no_report(target: Target, mark_id: str) -> str:
 def reasons_of(place: Place, report: Report) -> Reasons:
     reasons = Reasons()
     if any(report.objects.get(outcome.value) for outcome in OUTCOMES_WITH_REASONS):
-        dataset = open_dataset(place, report.dataset["folder"], sha256=report.dataset["sha256"])
-        for table in all_batches(place, dataset, RECEIPTS):
+        for table in outcomes(place, report):
             reasons.add(table)
     return reasons
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 from collections.abc import Mapping
@@ -81,6 +82,33 @@ def test_a_report_shows_rescued_and_failed_objects_with_their_reasons(lake: Lake
         {"address": "data/s/b", "size": 1, "code": "", "why": "it is staged on a branch"}
     ]
     assert (document["late"], document["where"].endswith(f"{ASSET}/")) == (["data/s/a"], True)
+
+
+def test_the_outcome_of_every_object_is_listed_in_every_format(lake: Lake, lakegc: Lakegc) -> None:
+    """The lists for scripts have all columns and exact keys; in the one for people, each object has one line."""
+    swept(lake, {**MIXED, "data/s/two\nlines": (Outcome.ALREADY_GONE, "")})
+
+    def listed(form: str) -> str:
+        return lakegc.output(lake.sandbox.settings, "report", lake.name, "m1", "--list", "--format", form)
+
+    as_json = json.loads(listed("json"))
+    assert [{name: row[name] for name in ("address", "size", "outcome", "why")} for row in as_json] == [
+        {"address": "data/s/a", "size": 1, "outcome": "deleted", "why": ""},
+        {"address": "data/s/b", "size": 1, "outcome": "rescued", "why": "it is staged on a branch"},
+        {"address": "data/s/c", "size": 1, "outcome": "failed", "why": "the store said no"},
+        {"address": "data/s/two\nlines", "size": 1, "outcome": "already gone", "why": ""},
+    ]
+    assert [json.loads(line) for line in listed("jsonl").splitlines()] == as_json
+    assert list(csv.DictReader(io.StringIO(listed("csv"), newline=""))) == [
+        {name: str(value) for name, value in row.items()} for row in as_json
+    ]
+    assert [" ".join(line.split()) for line in listed("table").splitlines()] == [
+        "deleted 1 B data/s/a",
+        "rescued 1 B data/s/b (it is staged on a branch)",
+        "failed 1 B data/s/c (the store said no)",
+        r"already gone 1 B data/s/two\nlines",
+    ]
+    lakegc(lake.sandbox.settings, "report", lake.name, "m1", "--format", "csv").stopped(2, "add --list")
 
 
 def test_a_report_of_a_mark_that_was_not_swept_is_refused_and_its_state_is_shown(lake: Lake, lakegc: Lakegc) -> None:
