@@ -453,6 +453,34 @@ def pins(
 
 
 @app.command()
+def rules(
+    repository: RepositoryArgument,
+    file: Annotated[
+        Path | None,
+        typer.Option("--set", metavar="FILE", help="set the rules in this file: JSON as in lakeFS, or YAML"),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="with --set: don't prompt if retention becomes shorter")] = False,
+    by: Annotated[str | None, typer.Option(help="with --set: who changes the rules; the user by default")] = None,
+    history: Annotated[bool, typer.Option("--history", help="list the changes that lakegc made")] = False,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Show, check and set the retention rules. Asks before retention becomes shorter, and keeps a history."""
+    from lakegc_assets.cli import rules as retention_rules
+
+    as_json = output is Format.JSON
+    if file is None and (yes or by is not None):
+        raise WrongUsage(f"{'--yes' if yes else '--by'} is only for setting rules: add --set FILE")
+    if file is not None and history:
+        raise WrongUsage("pass either --set or --history")
+    if file is not None:
+        retention_rules.set_rules(repository, retention_rules.SetOptions(file, yes, by), as_json=as_json)
+    elif history:
+        retention_rules.show_history(repository, as_json=as_json)
+    else:
+        retention_rules.show(repository, as_json=as_json)
+
+
+@app.command()
 def fsck(
     repository: RepositoryArgument,
     write_missing: Annotated[

@@ -1,7 +1,7 @@
 """A client for the lakeFS server: repositories, rules, references, commits, served and staged objects (formats §2).
 
-`LakeFS` reads and makes no decisions. A missing page, a truncated response or an unknown name raises an error; no
-method returns an empty result for something that it could not read.
+`LakeFS` makes no decisions, and changes nothing on the server but retention rules. A missing page, a truncated response
+or an unknown name raises an error; no method returns an empty result for something that it could not read.
 """
 
 from __future__ import annotations
@@ -138,6 +138,33 @@ class LakeFS:
             self.repository(repository)  # raises if the repository itself is missing
             return None
         raise connection.error_for(call, response)
+
+    def set_rules(self, repository: str, rules: Rules) -> None:
+        """Replace the retention rules. Raises `DamagedData` if the server then has others."""
+        from lakefs_sdk.models.garbage_collection_rule import GarbageCollectionRule
+        from lakefs_sdk.models.garbage_collection_rules import GarbageCollectionRules
+
+        call = ApiCall(
+            "RepositoriesApi",
+            "set_gc_rules",
+            f"the retention rules of repository '{repository}'",
+            "retention:SetGarbageCollectionRules",
+            changes=True,
+        )
+        branches = [
+            GarbageCollectionRule(branch_id=branch, retention_days=days)
+            for branch, days in sorted(rules.branch_days.items())
+        ]
+        body = GarbageCollectionRules(default_retention_days=rules.default_days, branches=branches)
+        response = self.connection.request(call, repository=repository, garbage_collection_rules=body)
+        if not response.is_success:
+            raise self.connection.error_for(call, response)
+        if (stored := self.rules(repository)) != rules:
+            raise DamagedData(
+                f"{call.what} were set, but the server now has other ones"
+                f"{' or none' if stored is None else ''}: somebody else set them at the same time, or it can't store "
+                "these. Check them with 'lakegc rules', and set them again."
+            )
 
     # --- references and commits -------------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ _POOL_REPR = re.compile(r"^HTTPS?Connection(Pool)?\([^)]*\): ")
 class ApiCall:
     """One API call: the SDK's class and method, a description for messages (`what`), and the permission it needs.
 
-    A `slow` call gets the longer read timeout.
+    A `slow` call gets the longer read timeout. A call that `changes` something is described as such in messages.
     """
 
     api: str
@@ -37,6 +37,11 @@ class ApiCall:
     what: str
     permission: str
     slow: bool = False
+    changes: bool = False
+
+    def attempt_at(self, where: str) -> str:
+        """What the call does, for messages: "get X from lakeFS at …"."""
+        return f"set {self.what} in lakeFS at {where}" if self.changes else f"get {self.what} from lakeFS at {where}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +171,7 @@ class Connection:
         """The error for an unsuccessful response: what it means, and what to do next."""
         message = response.message or (response.text if response.text[:1] != "<" else "")
         reason = f": {message}".rstrip(": .\n") + "."
-        failure = f"could not get {call.what} from lakeFS at {self.where}"
+        failure = f"could not {call.attempt_at(self.where)}"
         if response.status == 401 and not response.lacks_permission:
             return Forbidden(
                 f"{failure}: the server does not accept the credentials{reason} Check the access key id and the secret "
@@ -203,7 +208,7 @@ class Connection:
         )
 
     def _unreachable_error(self, call: ApiCall, cause: str) -> Unavailable:
-        failure = f"could not get {call.what} from lakeFS at {self.where}"
+        failure = f"could not {call.attempt_at(self.where)}"
         if is_permanent_tls_error(cause):
             return Unavailable(
                 f"{failure}: no trusted TLS connection ({cause}). If the server's certificate is from your own "

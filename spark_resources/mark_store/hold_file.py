@@ -33,10 +33,10 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from spark_resources.errors import Refused, UnknownFormat, WrongUsage
 from spark_resources.model import DATA
+from spark_resources.records.plain_yaml import PlainLoader
 
 FORMAT = "1"  # of the file, and the default if it states none
 MAX_FILE_BYTES = 1 << 20  # bytes
-MAX_DEPTH = 8  # levels of lists and fields; a valid file has five
 _ID = r"^[a-z0-9][a-z0-9._-]{0,62}$"
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(Z|[+-]\d\d:\d\d)")
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
@@ -329,38 +329,13 @@ def _first_lines(data: bytes, where: str) -> list[int]:
     return [int(item.start_mark.line) for item in _items(_root(data, where), where)]
 
 
-class _Loader(yaml.BaseLoader):
-    """Rejects YAML features that hide content from a reader: aliases, and tags that convert text to other types."""
-
-    depth = 0
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()  # type: ignore[no-untyped-call]
-            problem = "aliases (*name) are not supported: write the value out"
-            raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
-        self.depth += 1
-        if self.depth > MAX_DEPTH:
-            event = self.peek_event()  # type: ignore[no-untyped-call]
-            raise yaml.composer.ComposerError(None, None, "lists and fields are nested too deeply", event.start_mark)
-        node = super().compose_node(parent, index)
-        self.depth -= 1
-        if node is not None and node.tag not in _PLAIN_TAGS:
-            problem = f"the tag {node.tag} is not supported: write plain text"
-            raise yaml.composer.ComposerError(None, None, problem, node.start_mark)
-        return node
-
-
-_PLAIN_TAGS = frozenset(f"tag:yaml.org,2002:{name}" for name in ("str", "seq", "map"))
-
-
 def _root(data: bytes, where: str) -> yaml.Node:
     if len(data) > MAX_FILE_BYTES:
         raise BadHolds(
             where, [HoldProblem(1, f"the file has {len(data):,} bytes; at most {MAX_FILE_BYTES:,} are allowed")]
         )
     try:
-        node = yaml.compose(data.decode(), Loader=_Loader)
+        node = yaml.compose(data.decode(), Loader=PlainLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         raise BadHolds(

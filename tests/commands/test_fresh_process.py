@@ -46,6 +46,7 @@ STEPS = {
     "status": ("status", "lake"),
     "config check": ("config", "check", "lake"),
     "fsck": ("fsck", "lake"),
+    "rules": ("rules", "lake"),
     "holds add": ("holds", "lake", "add", "h1", "--owner", "me", "--reason", "a test", "--tags", "v*"),
     "holds list": ("holds", "lake", "list"),
     "holds check": ("holds", "lake", "check"),
