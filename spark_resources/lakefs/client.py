@@ -156,9 +156,10 @@ class LakeFS:
             for branch, days in sorted(rules.branch_days.items())
         ]
         body = GarbageCollectionRules(default_retention_days=rules.default_days, branches=branches)
-        response = self.connection.request(call, repository=repository, garbage_collection_rules=body)
+        connection, name = self.route(repository)
+        response = connection.request(call, repository=name, garbage_collection_rules=body)
         if not response.is_success:
-            raise self.connection.error_for(call, response)
+            raise connection.error_for(call, response)
         if (stored := self.rules(repository)) != rules:
             raise DamagedData(
                 f"{call.what} were set, but the server now has other ones"
