@@ -13,7 +13,9 @@ Only its structure is checked here; `Settings` checks the values.
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -106,7 +108,8 @@ def find_fleet_file(environ: Mapping[str, str], directory: Path) -> Path | None:
     """The path in LAKEGC_CONFIG, or `lakegc.toml` in a directory if it exists.
 
     Raises `WrongUsage` if the variable names a file that doesn't exist, or if `lakegc.toml` isn't a file, such as a
-    link whose target is missing: without the file, its holds and limits would silently not apply.
+    link whose target is missing: without the file, its holds and limits would silently not apply. It is also raised if
+    another user could have written `lakegc.toml`.
     """
     directory = directory.absolute()
     if named := environ.get(VARIABLE, "").strip():
@@ -126,7 +129,26 @@ def find_fleet_file(environ: Mapping[str, str], directory: Path) -> Path | None:
             f"{path} is not a readable file, so lakegc can't tell which settings apply. Correct or remove it, or set "
             f"{VARIABLE} to another file."
         )
+    _refuse_planted_file(path)
     return path
+
+
+def _refuse_planted_file(path: Path) -> None:
+    """Raise `WrongUsage` if somebody else could have put a file, which nobody has named, into the working directory:
+    its settings choose the server that gets the credentials, and Spark's settings can run code."""
+    status = path.stat()
+    problem = (
+        "belongs to another user"
+        if status.st_uid not in (os.geteuid(), 0)
+        else "can be changed by every user of this machine"
+        if status.st_mode & stat.S_IWOTH
+        else ""
+    )
+    if problem:
+        raise WrongUsage(
+            f"{path} {problem}, so it isn't used just because it is in the working directory. If its settings are "
+            f"right, set {VARIABLE} to it; otherwise run lakegc in another folder."
+        )
 
 
 def _is_file(path: Path) -> bool:

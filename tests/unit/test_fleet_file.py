@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from pathlib import Path
 
@@ -172,6 +173,26 @@ def test_a_fleet_file_that_is_there_but_is_no_file_is_refused(tmp_path: Path, ki
         Settings.load({}, NO_HOME, directory=tmp_path)
     path.rmdir() if kind == "folder" else path.unlink()
     assert Settings.load({}, NO_HOME, directory=tmp_path / "missing").min_age == timedelta(hours=24)
+
+
+@pytest.mark.parametrize("planted", ["by another user", "in place of a file that all may change"])
+def test_a_file_that_others_may_have_put_into_the_working_directory_is_used_only_if_it_is_named(
+    tmp_path: Path, planted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its settings choose the server that gets the credentials, and Spark's settings can run code."""
+    path = tmp_path / "lakegc.toml"
+    path.write_text("brake_share = 0.02\n")
+    if planted == "by another user":
+        if os.geteuid() == 0:
+            os.chown(path, 12_345, -1)
+        else:
+            monkeypatch.setattr("os.geteuid", lambda: path.stat().st_uid + 1)
+    else:
+        path.chmod(0o666)
+
+    with pytest.raises(WrongUsage, match="set LAKEGC_CONFIG to it"):
+        Settings.load({}, NO_HOME, directory=tmp_path)
+    assert Settings.load({"LAKEGC_CONFIG": str(path)}, NO_HOME, directory=tmp_path).brake_share == 0.02
 
 
 def test_a_changed_file_applies_at_once(tmp_path: Path) -> None:
