@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import code
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,25 +16,32 @@ PAGE = (Path(__file__).parents[2] / "docs" / "why-not-the-reference.md").read_te
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
+class Console(code.InteractiveConsole):
+    """An interactive interpreter, into which the blocks of the page are pasted. `errors` is what it complains about."""
+
+    errors = ""
+
+    def write(self, data: str) -> None:
+        self.errors += data
+
+
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """The names that the page's Python defines, and in `values` what each line with a comment evaluates to."""
+    """The names that the page's Python defines, and in `values` the expressions whose values its comments state."""
     names: dict[str, Any] = {"values": {}}
+    console = Console(names)
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("tempfile.mkdtemp", lambda: str(tmp_path_factory.mktemp("losses")))
-            for block in BLOCKS:
-                exec(block, names)
-                names["values"] |= {line: eval(line, names) for line in shown_expressions(block)}
+            for line in "".join(BLOCKS).splitlines():
+                incomplete = console.push(line)
+                expression, comment, _ = line.partition("  # ")
+                if comment and not incomplete and not re.search(r"\w = ", expression):
+                    names["values"][expression] = eval(expression, names)
+        assert console.errors == ""
         yield names
     finally:
         names["sandbox"].stop()
-
-
-def shown_expressions(block: str) -> list[str]:
-    """The expressions of a block whose values its comments state."""
-    lines = (line.partition("  # ") for line in block.splitlines())
-    return [code.strip() for code, comment, _ in lines if comment and not re.search(r"\w = ", code)]
 
 
 def test_the_reference_formula_loses_what_the_page_says(shown: dict[str, Any]) -> None:
@@ -41,6 +49,7 @@ def test_the_reference_formula_loses_what_the_page_says(shown: dict[str, Any]) -
     values = dict(shown["values"])
     parents = values.pop("len(parents & reference_would_delete())")
 
+    assert values.pop("len(reference_would_delete())") == 0
     assert 0 < parents <= 20
     assert len(values) == 3
     assert all(value is True for value in values.values())
