@@ -23,7 +23,7 @@ from tests.support.mark_runs import target_of
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_commands_pasted_from_getting_started_create_a_repository_and_approve_its_mark(
+def test_the_commands_pasted_from_getting_started_lead_from_a_new_repository_to_a_report(
     tmp_path: Path, lakegc: Lakegc, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An interactive interpreter ends a block only at an empty line; all lines together leave two garbage objects. The
@@ -45,10 +45,15 @@ def test_the_commands_pasted_from_getting_started_create_a_repository_and_approv
         commands = [shlex.split(line)[1:] for line in block.splitlines()]
         assert [command[0] for command in commands] == ["mark", "review", "approve"]
         ended_commands = [typed_in(lakegc, sandbox, monkeypatch, command) for command in commands]
+        after = page[page.index("lakegc sweep mine") :].partition("```")[0]
+        swept, report, why = (lakegc.output(sandbox.settings, *line.split()[1:]) for line in after.splitlines())
 
     assert [command.code for command in ended_commands] == [0, 0, 0], ended_commands[-1].err
     assert "2 of 3 objects" in ended_commands[1].out
     assert ["share: tripped" in command.out for command in ended_commands] == [True, False, False]
+    assert "deleted" in swept
+    assert "deleted" in report
+    assert "Kept: " in why
 
 
 def typed_in(lakegc: Lakegc, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, command: list[str]) -> Outcome:

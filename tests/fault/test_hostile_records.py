@@ -20,6 +20,7 @@ RECORDS = {
     f"{MARKS_ROOT}m1/sweep.json": ("report", "LAKE", "m1"),
     f"{MARKS_ROOT}m1/quarantine.json": ("status", "LAKE"),
     f"{MARKS_ROOT}history.json": ("status",),
+    f"{MARKS_ROOT}rules_history.json": ("rules", "LAKE", "--history"),
     HOLDS_KEY: ("holds", "LAKE", "list"),
     "_lakefs/retention/gc/unified/m1/summary.json": ("status", "LAKE"),
 }
