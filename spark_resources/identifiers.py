@@ -13,8 +13,8 @@ from fnmatch import fnmatchcase
 
 from spark_resources.errors import NotAPartition, WrongUsage
 
-_MARK_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._=+@-]{0,127}$")
-_REPOSITORY = re.compile(r"^([a-z][a-z0-9-]{0,31}/)?[a-z0-9][a-z0-9-]{2,62}$")
+_MARK_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._=+@-]{0,127}\Z")
+_REPOSITORY = re.compile(r"^([a-z][a-z0-9-]{0,31}/)?[a-z0-9][a-z0-9-]{2,62}\Z")
 
 
 class Scope(StrEnum):

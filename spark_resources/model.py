@@ -87,11 +87,11 @@ class Location(StrEnum):
     CONFLICT = "conflict"  # possibly inside, but with an uncertain key: stops the mark (invariant 5)
 
 
-_SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://(.*)$", re.DOTALL)
+_SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://(.*)\Z", re.DOTALL)
 _ANY_SCHEME = r"^(?:[A-Za-z][A-Za-z0-9+.\-]*:)?/*"
 _AZURE = frozenset({"http", "https"})  # schemes of namespaces in Azure: https://<account>.<domain>/<container>/<path>
 _BUCKETS = frozenset({"s3", "gs"})  # schemes of namespaces in a bucket: <scheme>://<bucket>/<path>
-_HADOOP_AZURE = re.compile(r"^(?:abfss?|wasbs?)$", re.IGNORECASE)  # …://<container>@<account>.<domain>/<path>
+_HADOOP_AZURE = re.compile(r"^(?:abfss?|wasbs?)\Z", re.IGNORECASE)  # …://<container>@<account>.<domain>/<path>
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from spark_resources.spark.resource import SparkResource
 
 _MAX_EXAMPLES = 10
-_RATE = re.compile(r"^(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?(?:/s)?$", re.IGNORECASE)
+_RATE = re.compile(r"^(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?(?:/s)?\Z", re.IGNORECASE)
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 

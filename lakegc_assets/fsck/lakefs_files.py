@@ -19,7 +19,7 @@ KNOWN_FOLDERS = frozenset(
 )
 MAX_UNKNOWN_NAMED = 1000
 
-_TABLE = re.compile(rf"^{ROOT}([0-9a-f]{{64}})$")
+_TABLE = re.compile(rf"^{ROOT}([0-9a-f]{{64}})\Z")
 
 
 @dataclass(slots=True)

@@ -56,8 +56,8 @@ RANGE_OVERHEAD_ENTRIES = 1_000  # decoding this many takes as long as fetching a
 KNOWN_TABLES = ("ranges", "metaranges")
 OBJECTS = ""  # the entity of tables of objects; dumps of references have others
 KNOWN_ENTITIES = (OBJECTS, "branch", "commit", "tag")
-_ID = re.compile(r"^[0-9a-f]{64}$")
-_TABLE_KEY = re.compile(r"^_lakefs/([0-9a-f]{64})$")
+_ID = re.compile(r"^[0-9a-f]{64}\Z")
+_TABLE_KEY = re.compile(r"^_lakefs/([0-9a-f]{64})\Z")
 _FULL_ADDRESS = r"^[A-Za-z][A-Za-z0-9+.\-]*://"
 
 

@@ -59,10 +59,10 @@ class ReferenceMark:
 
 
 _LAYOUTS = {
-    "unified": re.compile(rf"^{GC_ROOT}unified/([^/]+)/deleted/([^/_.][^/]*\.parquet)$"),
-    "uncommitted": re.compile(rf"^{GC_ROOT}uncommitted/([^/]+)/deleted/([^/_.][^/]*\.parquet)$"),
-    "committed": re.compile(rf"^{GC_ROOT}addresses/mark_id=([^/]+)/([^/_.][^/]*\.parquet)$"),
-    "committed before 0.4": re.compile(rf"^{GC_ROOT}addresses/run_id=([^/]+)/([^/_.][^/]*\.parquet)$"),
+    "unified": re.compile(rf"^{GC_ROOT}unified/([^/]+)/deleted/([^/_.][^/]*\.parquet)\Z"),
+    "uncommitted": re.compile(rf"^{GC_ROOT}uncommitted/([^/]+)/deleted/([^/_.][^/]*\.parquet)\Z"),
+    "committed": re.compile(rf"^{GC_ROOT}addresses/mark_id=([^/]+)/([^/_.][^/]*\.parquet)\Z"),
+    "committed before 0.4": re.compile(rf"^{GC_ROOT}addresses/run_id=([^/]+)/([^/_.][^/]*\.parquet)\Z"),
 }
 LAYOUTS_WITH_SUMMARY = frozenset({"unified", "uncommitted"})
 _ROOTS = ("unified/", "uncommitted/", "addresses/")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def name_pattern(last: str) -> re.Pattern[str]:
     """The pattern of a log's file keys: run number, stem, number of rows, and a last part that matches `last`."""
-    return re.compile(rf"/(\d{{4,}})/([^/]+)\.(\d+)\.({last})\.parquet$")
+    return re.compile(rf"/(\d{{4,}})/([^/]+)\.(\d+)\.({last})\.parquet\Z")
 
 
 def table_of(data: bytes, name_match: re.Match[str] | None, schema: pa.Schema) -> pa.Table:

@@ -26,7 +26,7 @@ PART = 8 * 1024 * 1024  # bytes sent in one request, and held in memory by one c
 HEADERS = ("Content-Type", "Content-Encoding", "Content-Disposition", "Content-Language", "Cache-Control")
 """The headers that stores keep with an object and return to its readers, by their HTTP names."""
 
-_ASCII = re.compile(r"^[\x20-\x7e]*$")
+_ASCII = re.compile(r"^[\x20-\x7e]*\Z")
 
 
 class InArchiveTier(Unavailable):

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from lakegc_assets.cli import commands
-from spark_resources.errors import DamagedData, Unavailable, WrongUsage
+from spark_resources.errors import DamagedData, NotAPartition, Unavailable, WrongUsage
+from spark_resources.identifiers import Partition
 from spark_resources.lakefs_sandbox import Sandbox
 from spark_resources.model import Namespace
 from spark_resources.spark.session import REDACTED, common_settings
@@ -21,6 +22,7 @@ from spark_resources.stores.gcs.listing import listing_of as google_listing
 from spark_resources.stores.inventory import open_inventory
 from spark_resources.stores.s3.listing import parse_listing as s3_listing
 from spark_resources.stores.settings import StoreSettings
+from spark_resources.stores.transfer import header_metadata
 
 NESTED = b"[" * 100_000
 ENTITIES = b'<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b SYSTEM "file:///etc/passwd">]>'
@@ -70,6 +72,20 @@ def test_spark_hides_settings_with_secrets_in_its_ui_which_is_off(name: str) -> 
     assert settings["spark.ui.enabled"] == "false"
     assert settings["spark.redaction.regex"] == REDACTED
     assert re.search(REDACTED, name)
+
+
+@pytest.mark.parametrize("key", ["lake\n|m1", "lake|m1\n"])
+def test_a_line_break_at_the_end_of_an_id_is_refused(key: str) -> None:
+    """In a regular expression, `$` also matches before one."""
+    with pytest.raises(NotAPartition):
+        Partition.parse(key)
+
+
+def test_metadata_that_would_end_the_line_of_a_header_is_not_sent() -> None:
+    """Other stores hold metadata that no header can carry: a backup records it in its list instead."""
+    names = re.compile(r"[a-z]+\Z")
+
+    assert header_metadata({"a": "x", "b": "x\n", "c\n": "x", "d": "x\r\ny: z"}, names) == {"a": "x"}
 
 
 @pytest.mark.parametrize(

@@ -233,7 +233,7 @@ def test_the_folders_of_a_mark_follow_from_its_id() -> None:
     assert asset_folder("m1", "a") == "_lakefs/retention/gc/lakegc/m1/a/"
     assert asset_folder("m1", "a", "b") == "_lakefs/retention/gc/lakegc/m1/a/b/"
     assert reference_folder("m1") == "_lakefs/retention/gc/unified/m1/"
-    for strange in ("", "..", "a/b", "/", ".hidden", "\n", "a b", "-", "é", "x" * 129):
+    for strange in ("", "..", "a/b", "/", ".hidden", "\n", "m1\n", "a b", "-", "é", "x" * 129):
         for folder in (mark_folder, reference_folder):
             with pytest.raises(WrongUsage, match="can't be a mark id"):
                 folder(strange)

@@ -47,8 +47,8 @@ from spark_resources.stores.settings import StoreSettings
 # The domains that lakeFS supports. It always connects to https://<account>.<domain>.
 DOMAINS = ("blob.core.windows.net", "blob.core.chinacloudapi.cn", "blob.core.usgovcloudapi.net")
 
-_HOST = re.compile(r"^([a-z0-9][a-z0-9_-]*)\.([a-z0-9.-]+)$")
-_CONTAINER = re.compile(r"^\$?[a-z0-9](?:-?[a-z0-9])*$")
+_HOST = re.compile(r"^([a-z0-9][a-z0-9_-]*)\.([a-z0-9.-]+)\Z")
+_CONTAINER = re.compile(r"^\$?[a-z0-9](?:-?[a-z0-9])*\Z")
 
 TRANSIENT_ERROR_CODES = frozenset({"ServerBusy", "OperationTimedOut", "InternalError"})
 CONDITION_FAILED_CODES = frozenset({"ConditionNotMet", "TargetConditionNotMet", "412"})

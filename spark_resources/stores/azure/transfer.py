@@ -43,7 +43,7 @@ _FIELDS = {
     "Cache-Control": "cache_control",
 }
 _ARCHIVE_TIER_CODES = frozenset({"BlobArchived", "BlobBeingRehydrated"})
-_METADATA_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")  # a valid metadata name
+_METADATA_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*\Z")  # a valid metadata name
 _MAX_BLOCKS = 40_000  # Azure's limit is 50,000
 _IF_ABSENT = MatchConditions.IfMissing
 

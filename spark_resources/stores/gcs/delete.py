@@ -31,7 +31,7 @@ _PART = (
     f"--{_BOUNDARY}\r\nContent-Type: application/http\r\nContent-Transfer-Encoding: binary\r\n"
     "Content-ID: <lakegc+{number}>\r\n\r\nDELETE {path} HTTP/1.1\r\nAccept: application/json\r\n\r\n\r\n"
 )
-_ID = re.compile(r"^<response-lakegc\+(\d+)>$")
+_ID = re.compile(r"^<response-lakegc\+(\d+)>\Z")
 _STATUS = re.compile(r"^HTTP/\d(?:\.\d)? (\d{3})\b")
 
 _ToResult = Callable[[str], DeleteResult]

@@ -55,7 +55,7 @@ _PARAMETERS = {
     "Delimiter": "delimiter",
     "ContinuationToken": "continuation-token",
 }
-_MD5 = re.compile(r"^[0-9a-f]{32}$")
+_MD5 = re.compile(r"^[0-9a-f]{32}\Z")
 _DIRECTORY_BUCKET = "--x-s3"  # suffix of a directory bucket's name; its ETags are random
 
 

@@ -45,7 +45,7 @@ _BOTO_FIELDS = {
     "Cache-Control": "CacheControl",
 }
 _ARCHIVE_TIER_CODES = frozenset({"InvalidObjectState", "ObjectNotInActiveTierError"})
-_METADATA_NAME = re.compile(r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")  # metadata names that are valid in a header
+_METADATA_NAME = re.compile(r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+\Z")  # metadata names that are valid in a header
 _MAX_PARTS = 9_000  # S3's limit is 10,000
 _COPY_PART_BYTES = 512 * 1024**2
 _Send = Callable[[Callable[[], Any]], Any]  # sends a request with retries, returns the response
