@@ -237,7 +237,7 @@ def test_nothing_is_announced_or_approved_while_clocks_differ(fleet: Fleet, monk
     """The store's clock jumps, and the waiting time seems to have passed; or it was behind when it was announced."""
     fleet.add_marks()
     server_time = LakeFS.server_time
-    monkeypatch.setattr(LakeFS, "server_time", lambda lakefs: server_time(lakefs) + HOUR)
+    monkeypatch.setattr(LakeFS, "server_time", lambda lakefs, server: server_time(lakefs, server) + HOUR)
     with pytest.raises(Refused, match=r"clocks used for .* differ by"):
         fleet.tick()
     assert not fleet.file.exists()
@@ -245,7 +245,7 @@ def test_nothing_is_announced_or_approved_while_clocks_differ(fleet: Fleet, monk
     monkeypatch.setattr(LakeFS, "server_time", server_time)
     fleet.tick()
     fleet.wait(DAY + HOUR)
-    monkeypatch.setattr(LakeFS, "server_time", lambda lakefs: server_time(lakefs) - DAY)
+    monkeypatch.setattr(LakeFS, "server_time", lambda lakefs, server: server_time(lakefs, server) - DAY)
     with pytest.raises(Refused, match=r"clocks used for .* differ by"):
         fleet.tick()
     fleet.assert_not_approved()
