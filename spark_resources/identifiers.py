@@ -69,6 +69,11 @@ def server_of(repository: str) -> str:
     return repository.rpartition("/")[0]
 
 
+def all_repositories_on(server: str) -> str:
+    """What stands for all repositories of a server if they can't be listed: `lab/*`, or `*` if it is the only one."""
+    return repository_on(server, "*")
+
+
 SERVER_VARIABLES = "LAKEGC_SERVERS_"
 """The prefix of the variables with settings of single servers."""
 

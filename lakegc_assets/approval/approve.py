@@ -18,6 +18,7 @@ its approval can be neither given nor revoked.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime
 
@@ -111,16 +112,23 @@ def check_and_build(
     earlier_status = status_of_earlier_approval(proposal, now=now)
     check_request(proposal, request)
     check_newer(proposal, request, earlier_status)
-    approval = new_approval(proposal, request, limits, now=now)
+    approval = new_approval(proposal, request, limits, now=now, servers=lakefs.servers)
     check_brakes(proposal, request.released, limits, until=approval.until)
     check_unchanged(proposal, lakefs)
     check_set(proposal)
     return earlier_status, approval
 
 
-def new_approval(proposal: Proposal, request: ApprovalRequest, limits: BrakeLimits, *, now: datetime) -> Approval:
+def new_approval(
+    proposal: Proposal,
+    request: ApprovalRequest,
+    limits: BrakeLimits,
+    *,
+    now: datetime,
+    servers: Collection[str] = ("",),
+) -> Approval:
     """The requested approval. By default, it ends when the mark becomes too old or, if the mark is already too old,
-    after the same time span from now.
+    after the same time span from now. `servers` are the names of those in the settings.
 
     Raises `WrongUsage` for an unusable name or reason, an end in the past, or a mark that can't be approved for the
     reference collector.
@@ -166,6 +174,7 @@ def new_approval(proposal: Proposal, request: ApprovalRequest, limits: BrakeLimi
         for_reference=request.for_reference,
         policy=request.policy,
         configured_holds=() if foreign is None else tuple(sorted(hold.id for hold in proposal.target.configured_holds)),
+        servers=() if foreign is None else tuple(sorted(set(servers) - {""})),
     )
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
 from lakegc_assets.approval.proposals import ApprovalRequest, Proposal, read_if_intact, refuse_used
 from lakegc_assets.approval.verify_files import check_files, foreign_files
 from lakegc_assets.formatting import plural, rules_in_words
-from lakegc_assets.rules.brakes import BrakeLimits, brakes
+from lakegc_assets.rules.brakes import BrakeLimits, brakes, servers_read
 from spark_resources.errors import NothingToDo, Refused, WrongUsage
 from spark_resources.lakefs import LakeFS
 from spark_resources.mark_store.approval import Approval, ApprovalStatus
@@ -133,10 +133,17 @@ def check_brakes(proposal: Proposal, released: Mapping[str, str], limits: BrakeL
 
 
 def check_unchanged(proposal: Proposal, lakefs: LakeFS) -> None:
-    """Raise `Refused` if rules or holds have changed since the mark. Accepts foreign marks, which record neither."""
+    """Raise `Refused` if rules or holds have changed since the mark, or if it was made without a server that is in the
+    settings now. Accepts foreign marks, which record none of these."""
     if proposal.foreign is not None:
         return
     record, target = proposal.record, proposal.target
+    if added := servers_added_since(record, target.repository.server, lakefs.servers):
+        raise Refused(
+            f"{proposal.name} was made without servers that are in the settings now: {', '.join(added)}. Their "
+            "repositories may refer to its objects. Make a new mark.",
+            invariant=2,
+        )
     rules, holds = lakefs.rules(record.repository), read_holds(target.place, target.configured_holds)
     if rules != record.rules:
         raise Refused(
@@ -154,6 +161,12 @@ def check_unchanged(proposal: Proposal, lakefs: LakeFS) -> None:
             f"({', '.join(changes) or 'same ids, different definitions'}). Make a new mark.",
             invariant=7,
         )
+
+
+def servers_added_since(record: MarkRecord, own: str, servers: Collection[str]) -> list[str]:
+    """The servers in the settings whose repositories a mark didn't read, sorted. `own` is that of the mark's
+    repository, which every mark reads; it has no name in a mark that was made when it was the only one."""
+    return sorted(set(servers) - {own, *servers_read(record)})
 
 
 def check_set(proposal: Proposal) -> None:

@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 
 from lakegc_assets.mark.context import MarkRun
 from lakegc_assets.mark.path_probes import PROBED_PARTS
-from lakegc_assets.rules.brakes import unread_repositories_in
+from lakegc_assets.rules.brakes import servers_read, unread_repositories_in
 from spark_resources.errors import DamagedData, NotFound
-from spark_resources.identifiers import matches_repository
+from spark_resources.identifiers import all_repositories_on, matches_repository, server_of
 from spark_resources.mark_store.mark import Mark, earlier_marks, earlier_reverifications, unreadable_roots
 from spark_resources.mark_store.record import MarkRecord, finished_at
 from spark_resources.model import ADDRESSES, SERVED
@@ -134,11 +134,20 @@ ADDRESS_PARTS = (
 
 
 def has_read(run: MarkRun, record: MarkRecord, repository: str) -> bool:
-    """Whether a mark completely read a repository or, for `*`, every repository that isn't trusted now."""
+    """Whether a mark completely read a repository or, for all of a server (`lab/*`, or `*` of the only one), every one
+    that isn't trusted now."""
     facts, unread = record.step(COMMITTED).facts[FACTS], unread_repositories_in(record)
-    if repository == "*":
-        return not unread and all(is_trusted(run, name) for name in facts["trusted"])
-    return repository in facts["repositories"] and repository not in unread and "*" not in unread
+    server = server_of(repository)
+    unlisted = unread.keys() & {"*", all_repositories_on(server)}
+    if repository != all_repositories_on(server):
+        return repository in facts["repositories"] and repository not in unread and not unlisted
+    trusted = [name for name in facts["trusted"] if name == "*" or server_of(name) == server]
+    return (
+        server in servers_read(record)  # a mark may have been made without this server in the settings
+        and not unlisted
+        and not any(server_of(name) == server for name in unread)
+        and all(is_trusted(run, name) for name in trusted)
+    )
 
 
 def is_later(record: MarkRecord, other: MarkRecord) -> bool:

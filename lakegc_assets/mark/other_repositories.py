@@ -53,9 +53,10 @@ from lakegc_assets.mark.path_probes import ignoring_deleted, key_inside
 from lakegc_assets.mark.table_notes import NOTED_COLUMNS, NOTES_PART, AllTableNotes, add_notes, note_on
 from lakegc_assets.mark.uncommitted_readings import BRANCHES_ON_DRIVER, staged_addresses
 from lakegc_assets.rules import keep_reasons
-from lakegc_assets.rules.brakes import name_of_release, sentence_about
+from lakegc_assets.rules.brakes import name_of_release, sentence_about, servers_read
 from spark_resources import sstable
 from spark_resources.errors import DamagedData, Forbidden, Refused, Unavailable
+from spark_resources.identifiers import all_repositories_on, server_of
 from spark_resources.lakefs import Repository
 from spark_resources.lakefs.ranges import full_addresses_inside, range_properties, read_table, table_ids
 from spark_resources.model import ADDRESSES, TABLE_NOTES, Namespace
@@ -103,15 +104,16 @@ def list_other_repositories(run: MarkRun) -> OtherRepositories:
     """The other repositories that the servers list on this kind of block store (other kinds have different addresses),
     except trusted ones.
 
-    Without permission to list repositories, all (`*`) are unread, and also if one of several servers doesn't respond.
-    Raises an error if this repository's own server doesn't.
+    Without permission to list the repositories of a server, all of them (`lab/*`; `*` of the only server) are unread,
+    and also if another server than this repository's can't be read. Raises an error if this repository's own can't.
     """
+    refuse_other_servers(run)
     if "*" in run.limits.trusted:
         return OtherRepositories({}, ("*",))
     places, trusted, unread = dict[str, Place](), set[str](), UnreadRepositories()
     for server in run.lakefs.servers:
-        if server and f"{server}/*" in run.limits.trusted:
-            trusted.add(f"{server}/*")
+        if server and all_repositories_on(server) in run.limits.trusted:
+            trusted.add(all_repositories_on(server))
             continue
         with recording_unlisted(run, server, unread):
             config = run.lakefs.config(server)
@@ -127,16 +129,34 @@ def list_other_repositories(run: MarkRun) -> OtherRepositories:
 
 @contextmanager
 def recording_unlisted(run: MarkRun, server: str, unread: UnreadRepositories) -> Iterator[None]:
-    """Wrap the listing of a server's repositories: record all repositories (`*`) as unread if it isn't permitted or, on
-    another server than this repository's, not possible."""
+    """Wrap the listing of a server's repositories: record all of them as unread if it isn't permitted or, on another
+    server than this repository's, not possible."""
     try:
         yield
     except Forbidden as error:
-        unread.setdefault("*", f"there is no permission to list repositories: {error}")
-    except Unavailable as error:
+        unread[all_repositories_on(server)] = f"there is no permission to list repositories: {error}"
+    except (Unavailable, DamagedData) as error:
         if server == run.target.repository.server:
             raise
-        unread.setdefault("*", f"the repositories of server {server} could not be listed: {error}")
+        unread[all_repositories_on(server)] = f"the repositories of server {server} could not be listed: {error}"
+
+
+def refuse_other_servers(run: MarkRun) -> None:
+    """Raise `Refused` if the mark's first step listed the repositories of other servers than the settings have now: it
+    would have read some of them only in part."""
+    if STAGED not in run.mark.record.steps:
+        return
+    before, now = set(servers_read(run.mark.record)), set(run.lakefs.servers)
+    if before != now:
+        raise Refused(
+            f"mark {run.mark.record.mark_id} of {run.mark.record.repository} was begun with other servers in the "
+            f"settings ({in_words(before)}) than there are now ({in_words(now)}). Make a new mark.",
+            invariant=2,
+        )
+
+
+def in_words(servers: set[str]) -> str:
+    return ", ".join(sorted(servers - {""})) or "a single one"
 
 
 def place_of_other(run: MarkRun, other: Repository) -> Place:
@@ -189,8 +209,9 @@ def unreleased(run: MarkRun, unread: UnreadRepositories) -> set[str]:
     if released is None:
         return set()
     covered = unread.keys() & released.repositories.keys()
-    if covered - {"*"}:
-        covered -= {other.id for other in run.lakefs.repositories() if is_newer(run, other, released.mark_started_at)}
+    for server in {server_of(name) for name in covered if all_repositories_on(server_of(name)) not in covered}:
+        listed = run.lakefs.repositories_on(server)
+        covered -= {other.id for other in listed if is_newer(run, other, released.mark_started_at)}
     return unread.keys() - covered
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from lakegc_assets.formatting import plural
 from lakegc_assets.formatting import size as in_units
 from spark_resources.errors import DamagedData, WrongUsage
+from spark_resources.identifiers import all_repositories_on, server_of
 
 if TYPE_CHECKING:
     from spark_resources.mark_store.record import MarkRecord
@@ -206,13 +207,16 @@ def others(measured: Measured) -> tuple[Brake, ...]:
 
 
 def sentence_about(repository: str) -> str:
-    who = "other repositories" if repository == "*" else f"repository {repository}"
+    server = server_of(repository)
+    who = f"repository {repository}"
+    if repository == all_repositories_on(server):
+        who = f"other repositories of server {server}" if server else "other repositories"
     return f"{who} may refer to objects here and could not be read"
 
 
 def name_of_release(repository: str) -> str:
     """The name by which an approval releases one repository that could not be read; `*` stands for all if they can't be
-    listed."""
+    listed, `lab/*` for all of one of several servers."""
     return f"{OTHERS}/{repository}"
 
 
@@ -220,6 +224,13 @@ def unread_repositories_in(record: MarkRecord) -> dict[str, str]:
     """The other repositories that a mark could not read, each with the reason; none for a foreign mark."""
     steps = [record.steps[name] for name in ("committed_addresses", "expired_set") if name in record.steps]
     return {name: why for step in steps for name, why in step.facts.get("elsewhere", {}).get("unread", {}).items()}
+
+
+def servers_read(record: MarkRecord) -> tuple[str, ...]:
+    """The names of the servers whose repositories a mark listed; "" for the only one, as in marks by earlier versions.
+    Empty for a foreign mark."""
+    staged = record.steps.get("uncommitted_addresses")
+    return () if staged is None else tuple(staged.facts.get("elsewhere", {}).get("servers", [""]))
 
 
 def released_repositories(record: MarkRecord, released: Mapping[str, str]) -> dict[str, str]:

@@ -27,7 +27,7 @@ from lakegc_assets.mark.keep_facts import OBJECTS, UndecidedObjects, attribution
 from lakegc_assets.mark.mark_chain import MarkChain
 from lakegc_assets.mark.reading_order import read_references
 from lakegc_assets.rules import keep_reasons
-from lakegc_assets.rules.brakes import released_repositories, unread_repositories_in
+from lakegc_assets.rules.brakes import released_repositories, servers_read, unread_repositories_in
 from lakegc_assets.rules.keep_reasons import COMMITTED, STAGED
 from lakegc_assets.sweep.context import RESCUED, Reverification, SweepRun
 from lakegc_assets.sweep.head_watch import verified_ranges_and_commits
@@ -87,7 +87,7 @@ def begin_reverification(run: SweepRun, number: int, started_at: datetime) -> Ma
     listing."""
     approved, holds = run.mark.record, read_holds(run.place, run.target.configured_holds)
     refuse_missing_holds(approved, holds, () if run.foreign is None else run.foreign.approval.configured_holds)
-    refuse_missing_servers(approved, run.lakefs.servers)
+    refuse_missing_servers(approved, run.lakefs.servers, () if run.foreign is None else run.foreign.approval.servers)
     run.mark.record_newer_holds(holds.number, holds.ids_in_file)
     record = replace(
         approved,
@@ -130,16 +130,15 @@ def refuse_missing_holds(approved: MarkRecord, holds: Holds, at_approval: Collec
         )
 
 
-def refuse_missing_servers(approved: MarkRecord, servers: Collection[str]) -> None:
-    """Raise `Refused` if the settings lack a server whose repositories were read for the mark, because they may refer
-    to its objects, too."""
-    staged = approved.steps.get("uncommitted_addresses")
-    read = () if staged is None else staged.facts.get("elsewhere", {}).get("servers", ())
-    if missing := sorted(set(read) - {""} - set(servers)):
+def refuse_missing_servers(approved: MarkRecord, servers: Collection[str], at_approval: Collection[str] = ()) -> None:
+    """Raise `Refused` if the settings lack a server whose repositories were read for the mark, or that they had when a
+    foreign mark was approved, because its repositories may refer to the mark's objects, too."""
+    read = servers_read(approved) or at_approval
+    if missing := sorted({*read} - {""} - set(servers)):
         raise Refused(
-            f"mark {approved.mark_id} of {approved.repository} considered the repositories of servers that are missing "
-            f"in the settings now: {', '.join(missing)}. Set LAKEGC_CONFIG to the fleet file that has them. If they "
-            "were removed on purpose, make a new mark.",
+            f"mark {approved.mark_id} of {approved.repository} was {'approved' if at_approval else 'made'} with "
+            f"servers in the settings that are missing now: {', '.join(missing)}. Set LAKEGC_CONFIG to the fleet file "
+            "that has them. If they were removed on purpose, make a new mark.",
             invariant=2,
         )
 

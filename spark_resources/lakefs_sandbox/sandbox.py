@@ -172,7 +172,8 @@ class Sandbox:
         return self._catalog.create(name, storage_namespace, default_branch=default_branch, date=date)
 
     def fail(self, name: str, status: int | None) -> None:
-        """Fail every request for a repository with this status, until the next call with None.
+        """Fail every request for a repository with this status, until the next call with None. The name "" stands for
+        requests that concern no single repository, such as a list of all.
 
         401 means a missing permission.
         """

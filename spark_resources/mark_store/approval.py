@@ -59,10 +59,11 @@ class Approval(Record):
     `layout` is the reference collector's layout for a foreign mark, None for lakegc's own. `released` are the tripped
     brakes that were released, each with a reason. `ended` records how, by whom and when an approval was revoked or
     used. `policy` has the terms of an approval that no person gave. `configured_holds` are the ids of the holds in the
-    settings when a foreign mark was approved; lakegc's own marks record theirs.
+    settings when a foreign mark was approved, `servers` the names of the servers if there were several; lakegc's own
+    marks record theirs.
     """
 
-    optional_fields: ClassVar = frozenset({"policy", "configured_holds"})
+    optional_fields: ClassVar = frozenset({"policy", "configured_holds", "servers"})
 
     mark_id: str
     layout: str | None
@@ -76,6 +77,7 @@ class Approval(Record):
     ended: ApprovalEnd | None = None
     policy: PolicyTerms | None = None
     configured_holds: AsInJson[tuple[str, ...]] = ()
+    servers: AsInJson[tuple[str, ...]] = ()
     format: Literal[1] = APPROVAL_FORMAT
 
     def to_json(self) -> bytes:

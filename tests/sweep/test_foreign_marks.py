@@ -18,6 +18,7 @@ from lakegc_assets.mark import namespace_slices
 from lakegc_assets.sweep import foreign_marks, sweep
 from lakegc_assets.sweep.context import ForeignMark
 from spark_resources.errors import Unavailable
+from spark_resources.lakefs import LakeFS
 from spark_resources.mark_store.foreign_expired_set import REFERENCE_OBJECTS
 from spark_resources.mark_store.hold_file import parse_configured_holds
 from spark_resources.mark_store.mark import Mark
@@ -201,3 +202,14 @@ def test_objects_written_after_a_foreign_mark_are_kept_whatever_its_summary_says
 
     assert report["objects"] == {"changed": 1, "deleted": 1}
     assert stored(lake) == set(STORED) - {"data/s/b"}
+
+
+def test_a_sweep_that_lacks_a_server_of_the_settings_that_the_approver_had_is_refused(
+    lake: Lake, lakegc: Lakegc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the sweep reads other repositories for a foreign mark, and another process may not have the fleet file."""
+    with monkeypatch.context() as with_servers:
+        with_servers.setattr(LakeFS, "servers", ("lab", "prod"))
+        approved(lake)
+
+    lakegc(lake.sandbox.settings, "sweep", lake.name, "t1").stopped(3, "missing now: lab, prod", "Set LAKEGC_CONFIG")

@@ -131,7 +131,7 @@ def test_a_sweep_is_refused_if_the_settings_lack_a_server_that_the_mark_consider
     servers.mark()
     Sweeper().approve(servers.settings, "prod/lake", "m1")
 
-    with pytest.raises(Refused, match="servers that are missing in the settings now: lab, prod"):
+    with pytest.raises(Refused, match="servers in the settings that are missing now: lab, prod"):
         Sweeper().sweep(servers.only_prod(), "lake", "m1", SweepOptions())
 
     assert servers.lake.objects.file(entry.address).exists()
@@ -147,10 +147,61 @@ def test_a_server_that_does_not_respond_leaves_all_its_repositories_unread(serve
     marked = servers.mark()
 
     assert marked.expired == {nobodys.address}
-    assert "repositories of server lab could not be listed" in unread_repositories_in(marked.record)["*"]
+    assert "repositories of server lab could not be listed" in unread_repositories_in(marked.record)["lab/*"]
     listed, failures = list_repositories(servers.client())
     assert [repository.id for repository in listed] == ["prod/lake"]
     assert list(failures) == ["lab"]
+
+
+def test_a_mark_without_a_server_in_its_settings_did_not_read_the_repositories_there(servers: Servers) -> None:
+    """For example a mark in a folder without the fleet file. So what earlier marks found there still counts while the
+    server doesn't respond."""
+    imported, nobodys = garbage(servers.lake, "imported"), garbage(servers.lake, "nobody's")
+    stage(servers.lab.repository("lake"), imported, f"local://lake/{imported.address}")
+    servers.mark(mark_id="m0")
+    alone = Marker().mark(servers.only_prod(), "lake", "m1", ANY_AGE)
+    assert alone.expired == {imported.address, nobodys.address}
+    servers.lab.fail("", 503)
+
+    marked = servers.mark(mark_id="m2")
+
+    assert marked.expired == {nobodys.address}
+    with pytest.raises(Refused, match=r"mark m1 of prod/lake was made without servers .* now: lab"):
+        Sweeper().approve(servers.settings, "prod/lake", "m1")
+
+
+def test_a_release_of_one_server_does_not_cover_another(servers: Servers, tmp_path: Path) -> None:
+    """A sweep stops if another server than the one that its mark couldn't list, and its approval released, doesn't
+    respond. That one doesn't stop it, nor does a single repository that was released, too."""
+    entry = garbage(servers.lake, "unused")
+    servers.prod.create("broken")
+    with Sandbox(tmp_path / "test") as test:
+        settings = fleet_of(tmp_path / "three.toml", prod=servers.prod, lab=servers.lab, test=test)
+        servers.prod.fail("broken", 503)
+        servers.lab.fail("", 503)
+        marked = Marker().mark(settings, "prod/lake", "m1", ANY_AGE)
+        assert set(unread_repositories_in(marked.record)) == {"lab/*", "prod/broken"}
+        Sweeper().approve(settings, "prod/lake", "m1")
+        test.fail("", 503)
+
+        with pytest.raises(Refused, match=r"other repositories of server test may .*--release 'others/test/\*'"):
+            Sweeper().sweep(settings, "prod/lake", "m1", SweepOptions())
+        assert servers.lake.objects.file(entry.address).exists()
+
+        test.fail("", None)
+        report = Sweeper().sweep(settings, "prod/lake", "m1", SweepOptions())
+
+    assert report.objects == {"deleted": 1}
+
+
+def test_a_mark_whose_servers_change_before_it_is_finished_is_refused(servers: Servers, tmp_path: Path) -> None:
+    """It would have read the staged changes of a server's repositories, but not their commits."""
+    with Sandbox(tmp_path / "test") as test:
+        three = fleet_of(tmp_path / "three.toml", prod=servers.prod, lab=servers.lab, test=test)
+        Marker().steps(three, "prod/lake", "m1", ANY_AGE, ["namespace_slices", "uncommitted_addresses"])
+
+    with pytest.raises(Refused, match=r"other servers in the settings \(lab, prod, test\) than there are now"):
+        Marker().steps(servers.settings, "prod/lake", "m1", ANY_AGE, ["retained_commits", "committed_addresses"])
 
 
 def test_namespaces_of_different_servers_must_not_overlap(servers: Servers) -> None:

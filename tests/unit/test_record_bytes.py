@@ -137,6 +137,7 @@ RECORDS: dict[str, Any] = {
     "approval_with_holds": replace(
         GIVEN, layout="unified", for_reference=False, configured_holds=("legal", "releases")
     ),
+    "approval_with_servers": replace(GIVEN, layout="unified", for_reference=False, servers=("lab", "prod")),
     "announcement": ANNOUNCEMENT,
     "announcement_revoked": replace(ANNOUNCEMENT, revoked=Revocation(who="Bob", when=LATER.isoformat())),
     "lease": HOLDER,
