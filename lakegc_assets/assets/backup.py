@@ -62,10 +62,10 @@ def backup(context: dg.AssetExecutionContext, config: BackupConfig, marks: Marks
         log_message = logged_and_published(context.log.info)
         run = open_backup(
             marks.lakefs.client(), settings, partition.repository, name, to,
-            spark=marks.session, limits=limits, log_message=log_message,
+            spark=marks.session, limits=limits, log_message=log_message, store_settings_of=marks.store_settings,
         )  # fmt: skip
         summary = back_up(run)
-        publish_backup(summary, settings, logged_and_warned(context.log.warning))
+        publish_backup(summary, partition.repository, settings, logged_and_warned(context.log.warning))
         return backup_result(summary, f"{run.to.store().where}/{run.folder}")
 
 

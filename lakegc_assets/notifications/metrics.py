@@ -34,9 +34,10 @@ def publish_repository(place: Place, repository: str, settings: Settings, log_wa
     _publish(lambda: _from_records(place, settings), repository, settings, log_warning)
 
 
-def publish_backup(backup: Backup, settings: Settings, log_warning: LogMessage) -> None:
-    """Publish the metrics of a repository's backup, as far as settings ask for them."""
-    _publish(lambda: backup_gauges(backup), backup.subject.repository, settings, log_warning)
+def publish_backup(backup: Backup, repository: str, settings: Settings, log_warning: LogMessage) -> None:
+    """Publish the metrics of a repository's backup, as far as settings ask for them. `repository` has the name of its
+    server, if there are several, unlike the backup's own record."""
+    _publish(lambda: backup_gauges(backup), repository, settings, log_warning)
 
 
 def _publish(

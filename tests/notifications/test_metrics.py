@@ -222,14 +222,18 @@ def test_the_records_of_a_namespace_are_published_even_if_one_is_damaged(place: 
 
 
 def test_the_gateway_gets_the_metrics_in_a_group_for_the_repository() -> None:
+    """Its name includes the server's, if there are several, although the backup's own record has only the id."""
     warnings: list[str] = []
     with receiver() as gateway:
-        publish_backup(backup(), Settings(metrics_push_url=gateway.url), warnings.append)
+        publish_backup(backup(), "lab/lake", Settings(metrics_push_url=gateway.url), warnings.append)
         [request] = gateway.received
 
     assert warnings == []
-    assert (request.method, request.path.partition("/metrics/")[2]) == ("POST", "job/lakegc/repository/lake")
-    assert b'lakegc_last_backup_bytes{repository="lake"} 30.0\n' in request.body
+    assert (request.method, request.path.partition("/metrics/")[2]) == (
+        "POST",
+        "job/lakegc/repository@base64/bGFiL2xha2U=",
+    )
+    assert b'lakegc_last_backup_bytes{repository="lab/lake"} 30.0\n' in request.body
 
 
 @pytest.mark.parametrize("status", [400, 500])
@@ -237,7 +241,7 @@ def test_a_failing_gateway_is_a_warning(status: int) -> None:
     warnings: list[str] = []
     with receiver() as gateway:
         gateway.statuses = [status]
-        publish_backup(backup(), Settings(metrics_push_url=gateway.url), warnings.append)
+        publish_backup(backup(), "lake", Settings(metrics_push_url=gateway.url), warnings.append)
 
     [warning] = warnings
     assert f"HTTP Error {status}" in warning
