@@ -35,6 +35,7 @@ from spark_resources.settings import Settings
 from spark_resources.spark.datasets import Dataset, read_dataset
 from spark_resources.spark.partitioning import tasks_from_rows
 from spark_resources.stores.place import Place
+from spark_resources.stores.settings import StoreSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -119,17 +120,18 @@ def task_count(spark: SparkSession, objects: int, limits: CopyLimits) -> int:
 
 def open_backup(
     lakefs: LakeFS, settings: Settings, repository: str, name: str, to: str, *, spark: Callable[[], SparkSession],
-    limits: CopyLimits, log_message: LogMessage,
+    limits: CopyLimits, log_message: LogMessage, store_settings_of: Callable[[str], StoreSettings] | None = None,
 ) -> BackupRun:  # fmt: skip
     """Open the backup of a finished mark, given by its id or, for a foreign mark, `layout/id`, and write begun.json.
 
-    Raises `WrongUsage` for an unknown or unfinished mark or an invalid place, `Refused` for a place in a namespace or
-    with a backup of another set, and `Forbidden` if the place isn't writable.
+    `store_settings_of` is as for `refuse_overlap`. Raises `WrongUsage` for an unknown or unfinished mark or an invalid
+    place, `Refused` for a place in a namespace or with a backup of another set, and `Forbidden` if the place isn't
+    writable.
     """
     partition = Partition.of(repository, name.rpartition("/")[2])
     target = with_probed_capabilities(find_target(lakefs, repository, settings))
     place, folder = parse_place(to, settings.store_settings()), backup_folder(repository, partition.mark_id)
-    refuse_overlap(place, target, folder, lakefs)
+    refuse_overlap(place, target, folder, lakefs, store_settings_of)
     log_message("verifying the mark's files")
     marked = marked_set(target, name)
     place = create_place(place)
@@ -138,12 +140,15 @@ def open_backup(
     return BackupRun(target, marked, place, folder, resumed, spark, limits, user_and_machine(), log_message)
 
 
-def refuse_backup_early(lakefs: LakeFS, settings: Settings, repository: str, name: str, to: str) -> None:
+def refuse_backup_early(
+    lakefs: LakeFS, settings: Settings, repository: str, name: str, to: str,
+    store_settings_of: Callable[[str], StoreSettings] | None = None,
+) -> None:  # fmt: skip
     """Raise the error that `open_backup` would raise, as far as it can be known without reading the mark's files: if
     the mark is unknown or unfinished, or the destination is invalid or overlaps a namespace."""
     target = with_probed_capabilities(find_target(lakefs, repository, settings))
     folder = backup_folder(repository, Partition.of(repository, name.rpartition("/")[2]).mark_id)
-    refuse_overlap(parse_place(to, settings.store_settings()), target, folder, lakefs)
+    refuse_overlap(parse_place(to, settings.store_settings()), target, folder, lakefs, store_settings_of)
     place = target.place
     if "/" not in name and Mark.exists(place, name):
         refuse_unfinished(Mark.open(place, name).record)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from lakegc_assets.mark.context import Target, place_of
-from spark_resources.errors import Forbidden, NotFound, Refused, WrongUsage
+from spark_resources.errors import Forbidden, NotFound, Refused, Unavailable, WrongUsage
 from spark_resources.identifiers import lakefs_id
 from spark_resources.lakefs import LakeFS
 from spark_resources.mark_store.mark import OWNER_KEY
@@ -83,14 +83,21 @@ def backup_folder(repository: str, mark_id: str) -> str:
 # --- forbidden places -------------------------------------------------------------------------------------------------
 
 
-def refuse_overlap(place: Place, target: Target, folder: str, lakefs: LakeFS) -> None:
+def refuse_overlap(
+    place: Place,
+    target: Target,
+    folder: str,
+    lakefs: LakeFS,
+    store_settings_of: Callable[[str], StoreSettings] | None = None,
+) -> None:
     """Raise `Refused` if the backup would be inside the namespace of this or another repository, however the location
-    is spelled, or would contain one.
+    is spelled, or would contain one. `store_settings_of` has the settings for the store of each other repository; None
+    if they are those of this one's.
 
     A collector would treat a backup there as garbage, and deleting the repository would delete the backup, too.
     """
     backup_form = _normal_form(place) + "/" + folder.rstrip("/")
-    for name, namespace_place in _namespaces(target, lakefs):
+    for name, namespace_place in _namespaces(target, lakefs, store_settings_of):
         if not _are_same_kind(place, namespace_place):
             continue
         namespace_form = _normal_form(namespace_place)
@@ -117,14 +124,25 @@ def refuse_namespace(place: Place) -> None:
     )
 
 
-def _namespaces(target: Target, lakefs: LakeFS) -> Iterator[tuple[str, Place]]:
+def _namespaces(
+    target: Target, lakefs: LakeFS, store_settings_of: Callable[[str], StoreSettings] | None
+) -> Iterator[tuple[str, Place]]:
+    """The namespaces of all repositories. Without permission to list those of a server, and if another server than the
+    target's doesn't respond, only owner files show where theirs are."""
     yield target.repository.id, target.place
-    try:
-        for other in lakefs.repositories():
-            if other.id != target.repository.id:
-                yield other.id, place_of(other, target.blockstore, target.place.settings)
-    except Forbidden:
-        pass  # without permission to list repositories, only owner files show where their namespaces are
+    for server in lakefs.servers:
+        try:
+            for other in lakefs.repositories_on(server):
+                if other.id != target.repository.id:
+                    settings = target.place.settings
+                    if store_settings_of is not None and other.storage_namespace.startswith(_LOCAL):
+                        settings = store_settings_of(other.id)
+                    yield other.id, place_of(other, target.blockstore, settings)
+        except Forbidden:
+            pass
+        except Unavailable:
+            if server == target.repository.server:
+                raise
 
 
 def _are_same_kind(one: Place, other: Place) -> bool:

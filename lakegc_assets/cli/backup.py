@@ -62,7 +62,7 @@ def backup(repository: str, name: str, to: str, limits: CopyLimits) -> tuple[Bac
     to = to or settings.backup_to or ""
     if not to:
         raise WrongUsage("no backup destination is set: pass one after the mark, or set LAKEGC_BACKUP_TO")
-    refuse_backup_early(server.lakefs, settings, repository, name, to)
+    refuse_backup_early(server.lakefs, settings, repository, name, to, server.store_settings)
     from lakegc_assets.cli.dagster_runs import dagster_home, open_instance, run_backup
 
     config = {"to": to, "at_once": limits.at_once, "bandwidth": limits.bandwidth or 0.0, "layout": layout}

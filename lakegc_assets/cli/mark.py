@@ -37,6 +37,7 @@ from spark_resources.model import EXPIRED_OBJECTS, Partition
 from spark_resources.settings import Settings
 from spark_resources.spark.datasets import file_batches
 from spark_resources.stores.place import Place
+from spark_resources.stores.settings import StoreSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,9 @@ class Server:
 
     def settings(self, repository: str) -> Settings:
         return Settings.load(os.environ, home_folder(), repository=repository)
+
+    def store_settings(self, repository: str) -> StoreSettings:
+        return self.settings(repository).store_settings()
 
     def target(self, repository: str) -> Target:
         return find_target(self.lakefs, repository, self.settings(repository))

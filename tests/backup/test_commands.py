@@ -16,7 +16,7 @@ from lakegc_assets.backup.context import marked_set
 from lakegc_assets.backup.destination import parse_place, refuse_overlap
 from lakegc_assets.backup.manifest import SCHEMA, begin, listed_objects, read_backup
 from lakegc_assets.mark.context import Target
-from spark_resources.errors import Refused
+from spark_resources.errors import Forbidden, Refused
 from spark_resources.lakefs import LakeFS, Repository
 from spark_resources.mark_store.holds import HOLDS_KEY
 from spark_resources.mark_store.lease import LEASE_KEY
@@ -283,13 +283,15 @@ def test_a_destination_without_write_access_is_refused_before_anything_is_copied
 
 
 class NoRepositories:
-    """A server with no other repositories than those given."""
+    """Servers with no other repositories than those given. There is no permission to list those of `hidden`."""
 
-    def __init__(self, *others: Repository) -> None:
-        self._others = others
+    def __init__(self, *others: Repository, servers: tuple[str, ...] = ("",), hidden: str | None = None) -> None:
+        self._others, self._hidden, self.servers = others, hidden, servers
 
-    def repositories(self) -> Iterator[Repository]:
-        return iter(self._others)
+    def repositories_on(self, server: str) -> Iterator[Repository]:
+        if server == self._hidden:
+            raise Forbidden("no")
+        return (other for other in self._others if other.server == server)
 
 
 def repository(name: str, uri: str) -> Repository:
@@ -336,3 +338,15 @@ def test_a_backup_in_another_repositorys_namespace_is_refused() -> None:
 
     with pytest.raises(Refused, match="other"):
         refuse_overlap(parse_place("s3://bucket/other/data/x", StoreSettings()), target, "mine/m1/", others)
+
+
+def test_a_backup_in_the_namespace_of_another_servers_repository_is_refused(tmp_path: Path) -> None:
+    """Even if those of its own server can't be listed, and although each server's local adapter has its own folder."""
+    place = Place(Namespace.parse("local://lake"), StoreSettings(local_path=str(tmp_path / "prod")), server="prod")
+    target = Target(repository("prod/lake", "local://lake"), "local", place)
+    lab = repository("lab/lake", "local://lake")
+    servers = cast(LakeFS, NoRepositories(lab, servers=("prod", "lab"), hidden="prod"))
+    to = parse_place(str(tmp_path / "lab/lake/data/x"), StoreSettings())
+
+    with pytest.raises(Refused, match="of lab/lake"):
+        refuse_overlap(to, target, "lake/m1/", servers, lambda _: StoreSettings(local_path=str(tmp_path / "lab")))
