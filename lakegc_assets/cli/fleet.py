@@ -26,6 +26,7 @@ from lakegc_assets.rules.fleet import INTERRUPTED, Next, SeenMark, newest_proble
 from lakegc_assets.sweep.history import known_history
 from spark_resources import lakefs
 from spark_resources.errors import LakegcError, NotFound, Untrusted, full_stop
+from spark_resources.identifiers import all_repositories_on
 from spark_resources.mark_store.approval import withdraw_stale_summary
 from spark_resources.mark_store.history import FinishedSweep, History
 from spark_resources.mark_store.lease import Holder, current_holder
@@ -76,7 +77,15 @@ def read_fleet(server: Server) -> list[RepositoryRow]:
     """A row for each repository of all servers, the newest mark first, then those without marks, by name. Several are
     read at a time; one that can't be read doesn't hide the others, and a server that can't be read has one row."""
     repositories, failures = list_repositories(server.lakefs)
-    configurations = {name: server.lakefs.config(name) for name in {repository.server for repository in repositories}}
+    configurations = dict[str, lakefs.Server]()
+    for name in sorted({repository.server for repository in repositories}):
+        try:
+            configurations[name] = server.lakefs.config(name)
+        except LakegcError as error:
+            if not name:
+                raise
+            failures[name] = str(error)
+    readable = [repository for repository in repositories if repository.server in configurations]
 
     def read(repository: lakefs.Repository) -> RepositoryRow:
         try:
@@ -84,8 +93,8 @@ def read_fleet(server: Server) -> list[RepositoryRow]:
         except LakegcError as error:
             return RepositoryRow(repository.id, error=str(error))
 
-    unread = [RepositoryRow(f"{name}/*", error=why) for name, why in failures.items()]
-    rows = sorted([*fetch_in_parallel(repositories, read), *unread], key=lambda row: row.repository)
+    unread = [RepositoryRow(all_repositories_on(name), error=why) for name, why in failures.items()]
+    rows = sorted([*fetch_in_parallel(readable, read), *unread], key=lambda row: row.repository)
     made = [row for row in rows if row.newest is not None]
     newest_first = sorted(made, key=lambda row: finished_at(row.newest.record), reverse=True)  # type: ignore[union-attr]
     return [*newest_first, *(row for row in rows if row.newest is None)]

@@ -26,8 +26,8 @@ class Permission:
     without: str = ""
 
 
-def list_repositories(lakefs: LakeFS, _: Repository) -> Result:
-    return ok(f"{plural(sum(1 for _ in lakefs.repositories()), 'repository')} listed")
+def list_repositories(lakefs: LakeFS, repository: Repository) -> Result:
+    return ok(f"{plural(sum(1 for _ in lakefs.repositories_on(repository.server)), 'repository')} listed")
 
 
 def read_rules(lakefs: LakeFS, repository: Repository) -> Result:

@@ -53,7 +53,7 @@ from lakegc_assets.mark.path_probes import ignoring_deleted, key_inside
 from lakegc_assets.mark.table_notes import NOTED_COLUMNS, NOTES_PART, AllTableNotes, add_notes, note_on
 from lakegc_assets.mark.uncommitted_readings import BRANCHES_ON_DRIVER, staged_addresses
 from lakegc_assets.rules import keep_reasons
-from lakegc_assets.rules.brakes import name_of_release, sentence_about, servers_read
+from lakegc_assets.rules.brakes import name_of_release, sentence_about, servers_read, unread_repositories_in
 from spark_resources import sstable
 from spark_resources.errors import DamagedData, Forbidden, Refused, Unavailable
 from spark_resources.identifiers import all_repositories_on, server_of
@@ -115,6 +115,9 @@ def list_other_repositories(run: MarkRun) -> OtherRepositories:
         if server and all_repositories_on(server) in run.limits.trusted:
             trusted.add(all_repositories_on(server))
             continue
+        if why := why_unlisted_before(run, server):
+            unread[all_repositories_on(server)] = why
+            continue
         with recording_unlisted(run, server, unread):
             config = run.lakefs.config(server)
             for other in run.lakefs.repositories_on(server):
@@ -139,6 +142,14 @@ def recording_unlisted(run: MarkRun, server: str, unread: UnreadRepositories) ->
         if server == run.target.repository.server:
             raise
         unread[all_repositories_on(server)] = f"the repositories of server {server} could not be listed: {error}"
+
+
+def why_unlisted_before(run: MarkRun, server: str) -> str | None:
+    """Why an earlier step of this mark couldn't list the repositories of another server, so that no later one waits for
+    its response again."""
+    if server == run.target.repository.server:
+        return None
+    return unread_repositories_in(run.mark.record).get(all_repositories_on(server))
 
 
 def refuse_other_servers(run: MarkRun) -> None:

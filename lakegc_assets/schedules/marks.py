@@ -43,6 +43,11 @@ class Preflight:
     holder: Holder | None = None
 
 
+LISTING_RETRY_S = 5.0
+"""How long a tick retries to list a server's repositories: Dagster ends it after a minute, and those of the other
+servers must be marked."""
+
+
 def preflight_all(lakefs: LakeFS, repositories: Sequence[Repository]) -> dict[str, Preflight]:
     """The preflight check of each repository, by its id. Repositories are checked in parallel, so none delays another;
     those that aren't checked within PREFLIGHT_TIMEOUT_S are left out."""
@@ -117,7 +122,8 @@ def requests_for_due_repositories(
     """
     with reporting_failures():
         settings, client = Settings.load(os.environ, home_folder()), lakefs.client()
-        listed, failures = list_repositories(client)
+        brief = lakefs.client(retry_total_s=min(settings.retry_total_s, LISTING_RETRY_S))
+        listed, failures = list_repositories(brief)
     selected = select_repositories(listed, settings)
     if not selected and not failures:
         return dg.SkipReason(no_match_message(client, settings))

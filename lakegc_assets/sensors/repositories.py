@@ -10,6 +10,7 @@ import dagster as dg
 from lakegc_assets.jobs import mark_job, mark_request
 from lakegc_assets.mark.repository_selection import list_repositories, no_match_message, select_repositories
 from lakegc_assets.partitions import PARTITIONS, repository_key
+from lakegc_assets.sensors.tick_budget import client_for_tick
 from spark_resources.errors import LakegcError
 from spark_resources.host.user_folders import home_folder
 from spark_resources.identifiers import server_of
@@ -34,7 +35,7 @@ Repositories are selected by shell patterns: LAKEGC_REPOSITORIES_INCLUDE (defaul
 def new_repositories(context: dg.SensorEvaluationContext, lakefs: LakeFSResource) -> dg.SensorResult | dg.SkipReason:
     now = datetime.now(UTC)
     try:
-        settings, client = Settings.load(os.environ, home_folder()), lakefs.client()
+        settings, client = Settings.load(os.environ, home_folder()), client_for_tick(lakefs)
         repositories, failures = list_repositories(client)
         listed = {repository_key(repository): repository for repository in select_repositories(repositories, settings)}
     except LakegcError as error:
