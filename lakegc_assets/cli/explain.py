@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -20,7 +20,7 @@ from lakegc_assets.rules.garbage import COMMITTED
 from spark_resources.mark_store.record import MarkRecord
 from spark_resources.model import MarkState, Outcome
 
-COMMITS_SHOWN, ADDRESSES_SHOWN = 10, 10
+COMMITS_SHOWN, ADDRESSES_SHOWN, NAMES_SHOWN = 5, 10, 5
 MAX_MESSAGE_LENGTH = 40
 Row = Mapping[str, Any]
 
@@ -95,8 +95,8 @@ def sentences(row: Row, record: MarkRecord) -> Iterator[str]:
         yield f"Kept: {sentence_about(reason, row)}."
     if row["decision"] == Decision.KEPT:
         yield until_sentence(row)
-    if branches := ", ".join(map(escaped_name, row["served_by"])):
-        yield f"Served now by {plural(len(row['served_by']), 'branch')}: {branches}."
+    if row["served_by"]:
+        yield f"Served now by {plural(len(row['served_by']), 'branch')}: {some(row['served_by'])}."
     if row["reason"]:
         yield expired_sentence(row)
     for swept in row["sweeps"]:
@@ -128,10 +128,16 @@ def until_sentence(row: Row) -> str:
         return f"Until {moment(row['kept_until'])}, unless branches, rules or references change before."
     heads = sorted({c["branch"] for c in row["commits"] if c["retained"] and c["until"] is None and c["branch"]})
     if COMMITTED in row["kept_by"] and heads:
-        return f"For as long as it is in the newest commit of {', '.join(map(escaped_name, heads))}."
+        return f"For as long as it is in the newest commit of {some(heads)}."
     if set(row["kept_by"]) <= {COMMITTED, YOUNG}:
         return "There is no rule by which it would expire: the repository has none, or only the server retains it."
     return "Until when isn't known in advance: it depends on more than age and retention rules."
+
+
+def some(names: Sequence[str]) -> str:
+    """The first of these names, and how many more there are."""
+    more = f" and {len(names) - NAMES_SHOWN:,} more" if len(names) > NAMES_SHOWN else ""
+    return ", ".join(map(escaped_name, names[:NAMES_SHOWN])) + more
 
 
 def expired_sentence(row: Row) -> str:

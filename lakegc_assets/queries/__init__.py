@@ -21,7 +21,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import cache
 from typing import TYPE_CHECKING
 
 from lakegc_assets.queries.history import LATEST, History, open_history
@@ -31,6 +32,7 @@ from spark_resources.settings import Settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import SparkSession
 
 __all__ = ["explain", "opened", "pins"]
 
@@ -42,14 +44,20 @@ def opened(repository: str, mark: str = LATEST, *, environ: Mapping[str, str] = 
 
     Raises the errors of `open_history`.
     """
-    from spark_resources.spark.resource import SparkResource
-
     lakefs = LakeFS(*LakeFSSettings.of(Settings.load(environ, home_folder())))
-    settings, resource = Settings.load(environ, home_folder(), repository=repository), SparkResource()
-    try:
-        yield open_history(lakefs, settings, repository, mark, spark=lambda: resource.spark_session)
-    finally:
-        resource.teardown_after_execution(None)  # type: ignore[arg-type]
+    settings = Settings.load(environ, home_folder(), repository=repository)
+    with ExitStack() as stack:
+
+        @cache
+        def session() -> SparkSession:
+            from spark_resources.spark.resource import SparkResource  # slow to import, and rarely needed
+
+            resource = SparkResource()
+            stack.callback(resource.teardown_after_execution, None)  # type: ignore[arg-type]
+            started: SparkSession = resource.spark_session
+            return started
+
+        yield open_history(lakefs, settings, repository, mark, spark=session)
 
 
 def explain(

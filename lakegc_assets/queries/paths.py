@@ -6,7 +6,6 @@ Keys of ranges are paths, so for a path, only the ranges with bounds around it a
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import replace
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -26,12 +25,13 @@ from spark_resources.lakefs.ranges import (
     verified_entries,
 )
 from spark_resources.model import COMMIT_VERDICTS, METARANGE_RANGES, RANGE_REFS, RANGES_OF_METARANGES, Location
-from spark_resources.spark.tasks import Batches
+from spark_resources.spark.tasks import Batches, Tasks
 from spark_resources.stores.prefetch import fetch_in_parallel
 
-METARANGES_ON_DRIVER = 1_000  # more are read by the executors
+METARANGES_ON_DRIVER = 10_000  # more are read by the executors
 ENTRIES_ON_DRIVER = 5_000_000
-MAX_BRANCHES = 100  # branches that are asked which object they serve
+THREADS = 4
+MAX_BRANCHES = 50  # branches that are asked which object they serve
 COLUMNS = ("path", "address", "address_type")
 
 ENTRIES = pa.schema(
@@ -84,10 +84,17 @@ def matching_entries(history: History, refs: pa.Table, keep: Keep) -> pa.Table:
                 columns = [pa.repeat(range_id, len(found)), paths, keys.take(found), is_inside.take(found)]
                 yield pa.RecordBatch.from_arrays(columns, schema=ENTRIES)
 
-    tasks = range_tasks(history.run.spark, refs.select(RANGE_REFS.names))
+    refs = refs.select(RANGE_REFS.names)
     if (pc.sum(refs["entries"]).as_py() or 0) <= ENTRIES_ON_DRIVER:
-        tasks = replace(tasks, max_on_driver=len(tasks.pieces))
-    return tasks.collected(read, ENTRIES)
+        return in_threads(history, refs).collected(read, ENTRIES)
+    return range_tasks(history.run.spark, refs).collected(read, ENTRIES)
+
+
+def in_threads(history: History, rows: pa.Table) -> Tasks:
+    """These rows in a few tasks that this process runs in threads. Starting Spark would take longer than the work."""
+    size = -(-len(rows) // THREADS)
+    pieces = [rows.slice(offset, size) for offset in range(0, len(rows), max(size, 1))]
+    return Tasks(history.run.spark, rows.schema, pieces, max_on_driver=THREADS)
 
 
 def located(entries: pa.RecordBatch, history: History) -> tuple[pa.Array, pa.Array]:
@@ -135,9 +142,10 @@ def ranges_around(history: History, key: bytes) -> tuple[pa.Table, pa.Table]:
             yield batch.filter(pc.and_(pc.less_equal(bounds[0], key_scalar), pc.greater_equal(bounds[1], key_scalar)))
 
     unknown = sorted(metaranges - recorded.metaranges)
-    tasks = metarange_tasks(history.run.spark, unknown)
     if len(unknown) <= METARANGES_ON_DRIVER:
-        tasks = replace(tasks, max_on_driver=len(tasks.pieces))
+        tasks = in_threads(history, pa.table({"metarange_id": pa.array(unknown, pa.string())}))
+    else:
+        tasks = metarange_tasks(history.run.spark, unknown)
     read_now = tasks.collected(read, METARANGE_RANGES)
     in_pairs = set(known["range_id"].to_pylist())
     refs = pa.Table.from_pylist([ref for name, ref in near.items() if name in in_pairs], schema=RANGE_REFS)

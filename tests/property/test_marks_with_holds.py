@@ -9,10 +9,13 @@ from datetime import timedelta
 from typing import Any
 from unittest import mock
 
+import pyarrow as pa
 import pytest
 import yaml
 
 from lakegc_assets.mark.options import MarkOptions
+from lakegc_assets.queries.addresses import Decision, explain_addresses
+from lakegc_assets.queries.pinned import pins_of
 from spark_resources.errors import DamagedData, Forbidden, Refused
 from spark_resources.lakefs import LakeFS
 from spark_resources.lakefs_sandbox import Sandbox, SandboxRepository
@@ -24,6 +27,7 @@ from spark_resources.model import OBJECTS_ON_HOLD, RANGES_ON_HOLD, Rules, Scope
 from spark_resources.spark.datasets import all_rows
 from tests.support.mark_runs import Marked, Marker, target_of
 from tests.support.messages import on_first_message
+from tests.support.recorded_marks import history_of
 
 WHOSE = "owner: ada, reason: because"
 EVERY_KIND = f"""
@@ -139,6 +143,21 @@ def test_each_kind_of_hold_keeps_exactly_the_objects_that_it_names(world: World)
     assert facts["on_hold"]["imported"] == {"objects": 2, "bytes": len(b"data/imported/1") * 2}
     assert (facts["objects_on_hold"], facts["on_hold"]["legal"]["objects"]) == (len(HELD) + 2, 2)
     assert facts["kept_by_probes"] == 0
+
+
+def test_queries_name_the_holds_that_keep_objects_and_what_each_tag_alone_keeps(world: World) -> None:
+    """The commit of v1 is also in the history of w1. A report is on hold by its path, too, whatever the tags."""
+    world.hold(EVERY_KIND)
+    mark = world.mark("queried")
+    history = history_of(world.sandbox.settings, mark)
+    answers = explain_addresses(history, pa.array(sorted(world.named), pa.string())).to_pylist()
+
+    assert {row["address"] for row in answers if row["decision"] == Decision.EXPIRED} == mark.expired
+    by_hold = {world.named[row["address"]]: row["detail"] for row in answers if row["kept_by"] == ["hold"]}
+    assert by_hold == {**HELD, **IMPORTED}
+    pins = {(row["kind"], row["name"]): row["objects"] for row in pins_of(history).to_pylist()}
+    assert (pins["tag", "w1"], pins["tag", "v1"]) == (2, 0)
+    assert pins["branch", "exp-1"] == 2  # the third experiment by its rule, the second by the hold on the branch
 
 
 def test_holds_keep_the_same_objects_whether_the_namespace_or_the_settings_have_them(world: World) -> None:
