@@ -6,7 +6,8 @@ the rows of these addresses alone: `garbage.reference_status`, `keep_reasons` an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import reduce
 
@@ -38,6 +39,7 @@ from spark_resources.model import (
     Scope,
 )
 from spark_resources.spark.datasets import Dataset, all_batches
+from spark_resources.stores.prefetch import fetch_in_parallel
 
 ROWS_AT_ONCE = 1_000_000
 EXPIRED_SET = "expired_set"
@@ -139,30 +141,46 @@ def rows_in(mark: Mark, datasets: Iterable[Dataset], schema: pa.Schema, wanted: 
     return pa.concat_tables([schema.empty_table(), *matching])
 
 
+@dataclass(frozen=True, slots=True)
 class Facts:
-    """The rows of a mark's files that have one of these addresses."""
+    """The rows of a mark's files that have one of some addresses, by what they say about them."""
 
-    def __init__(self, history: History, wanted: pa.Array) -> None:
-        mark, run = history.mark, history.run
-        self.stored = stored_rows(history, wanted)
-        self.expired = rows_of(mark, EXPIRED_SET, "", EXPIRED_OBJECTS, wanted)
-        self.not_retained = rows_of(mark, EXPIRED_SET, NOT_RETAINED_PART, NOT_RETAINED, wanted)
-        self.in_ranges = live_range_addresses(history, wanted)
-        maybe_gone = committed_addresses.MAYBE_GONE_PART
-        self.maybe_gone = rows_of(mark, committed_addresses.ASSET, maybe_gone, RANGE_ADDRESSES, wanted)
-        self.staged = rows_in(mark, uncommitted_addresses.datasets(run), ADDRESSES, wanted)
-        self.elsewhere = concat(ADDRESSES, (rows_of(mark, *part, ADDRESSES, wanted) for part in ADDRESS_PARTS))
-        at_the_end = (recheck.STAGED_PART, recheck.DIFFS_PART, recheck.NEW_ADDRESSES_PART)
-        self.meanwhile = concat(ADDRESSES, (rows_of(mark, EXPIRED_SET, part, ADDRESSES, wanted) for part in at_the_end))
-        self.served = concat(SERVED, (rows_of(mark, EXPIRED_SET, part, SERVED, wanted) for part in PROBED_PARTS))
-        self.objects_on_hold = rows_of(mark, EXPIRED_SET, addresses_on_hold.OBJECTS_PART, OBJECTS_ON_HOLD, wanted)
-        self.on_hold = rows_of(
-            mark, addresses_on_hold.ASSET, addresses_on_hold.ADDRESSES_PART, ADDRESSES_ON_HOLD, wanted
-        )
+    stored: pa.Table  # STORED_OBJECTS
+    expired: pa.Table  # EXPIRED_OBJECTS
+    not_retained: pa.Table  # NOT_RETAINED
+    in_ranges: pa.Table  # RANGE_ADDRESSES, of ranges that counted as committed
+    maybe_gone: pa.Table  # RANGE_ADDRESSES, committed only if stored
+    staged: pa.Table  # ADDRESSES, like the next two
+    elsewhere: pa.Table
+    meanwhile: pa.Table
+    served: pa.Table  # SERVED
+    objects_on_hold: pa.Table  # OBJECTS_ON_HOLD
+    on_hold: pa.Table  # ADDRESSES_ON_HOLD
 
     @classmethod
     def of(cls, history: History, wanted: pa.Array) -> Facts:
-        return cls(history, wanted)
+        """Read all of them, in parallel, because each is in files of its own."""
+
+        def rows(schema: pa.Schema, *parts: tuple[str, str]) -> pa.Table:
+            return concat(schema, (rows_of(history.mark, *part, schema, wanted) for part in parts))
+
+        committed, hold = committed_addresses.ASSET, addresses_on_hold
+        at_the_end = (recheck.STAGED_PART, recheck.DIFFS_PART, recheck.NEW_ADDRESSES_PART)
+        readers: dict[str, Callable[[], pa.Table]] = {
+            "stored": lambda: stored_rows(history, wanted),
+            "expired": lambda: rows(EXPIRED_OBJECTS, (EXPIRED_SET, "")),
+            "not_retained": lambda: rows(NOT_RETAINED, (EXPIRED_SET, NOT_RETAINED_PART)),
+            "in_ranges": lambda: live_range_addresses(history, wanted),
+            "maybe_gone": lambda: rows(RANGE_ADDRESSES, (committed, committed_addresses.MAYBE_GONE_PART)),
+            "staged": lambda: rows_in(history.mark, uncommitted_addresses.datasets(history.run), ADDRESSES, wanted),
+            "elsewhere": lambda: rows(ADDRESSES, *ADDRESS_PARTS),
+            "meanwhile": lambda: rows(ADDRESSES, *((EXPIRED_SET, part) for part in at_the_end)),
+            "served": lambda: rows(SERVED, *((EXPIRED_SET, part) for part in PROBED_PARTS)),
+            "objects_on_hold": lambda: rows(OBJECTS_ON_HOLD, (EXPIRED_SET, hold.OBJECTS_PART)),
+            "on_hold": lambda: rows(ADDRESSES_ON_HOLD, (hold.ASSET, hold.ADDRESSES_PART)),
+        }
+        tables = fetch_in_parallel(readers.values(), lambda read: read())
+        return cls(**dict(zip(readers, tables, strict=True)))
 
 
 def concat(schema: pa.Schema, tables: Iterable[pa.Table]) -> pa.Table:

@@ -22,7 +22,7 @@ from lakegc_assets.rules.addresses import is_candidate
 from spark_resources.errors import NotFound, WrongUsage
 from spark_resources.model import Location
 
-SCHEME = "://"
+SCHEME, LAKEFS = "://", "lakefs://"
 EXPLANATIONS = pa.schema(
     [
         *EXPLAINED,
@@ -50,12 +50,15 @@ class Explanation:
 
 
 def explain_name(history: History, name: str, *, is_path: bool = False, is_address: bool = False) -> Explanation:
-    """Explain a path or an address: a key of the namespace, or a full URI. Without a flag, it may be either.
+    """Explain a path (also as `lakefs://REPO/REF/PATH`) or an address: a key of the namespace, or a full URI. Without a
+    flag, it may be either.
 
     Raises `WrongUsage` if it is both, `NotFound` if it is neither.
     """
     if is_path and is_address:
         raise WrongUsage("--path and --address exclude each other")
+    if name.startswith(LAKEFS):
+        return explain_name(history, path_in(history, name), is_path=True)
     if not is_path and SCHEME in name:
         return explain_uri(history, name)
     committed = COMMITTED_ENTRIES.empty_table() if is_address else entries_at(history, name)
@@ -74,6 +77,14 @@ def explain_name(history: History, name: str, *, is_path: bool = False, is_addre
     if is_address:
         raise NotFound(unknown_address(history, name))
     return explain_path(history, name, committed, served)
+
+
+def path_in(history: History, uri: str) -> str:
+    """The path in a URI of lakeFS. Raises `WrongUsage` if it is in another repository."""
+    repository, *rest = uri.removeprefix(LAKEFS).split("/", 2)
+    if repository != history.run.target.repository.lakefs_id or len(rest) != 2:
+        raise WrongUsage(f"{uri} is not a path of {history.repository}: expected lakefs://REPOSITORY/BRANCH/PATH")
+    return rest[1]
 
 
 # --- addresses ------------------------------------------------------------------------------------------------------
@@ -226,6 +237,6 @@ def why_never_collected(history: History, address: str, decision: str) -> str | 
             return "files under _lakefs/ are metadata of lakeFS and lakegc"
         return "lakegc collects only objects under data/, and those that old versions of lakeFS wrote to the root"
     return (
-        f"it is outside the namespace {history.place.namespace.uri}: it was imported or linked, and lakegc deletes "
-        "nothing outside the namespace of its repository"
+        f"it is outside the namespace {history.place.namespace.uri}, where lakegc deletes nothing. Imported and linked "
+        "objects belong to whoever stored them"
     )

@@ -17,13 +17,14 @@ import pyarrow.compute as pc
 
 from lakegc_assets.mark import commit_graph, holds_in_force, listed_objects
 from lakegc_assets.mark.context import Graph, Limits, MarkRun, find_target
-from lakegc_assets.mark.mark_chain import ADDRESSES, RANGES, MarkChain, can_be_base, rows_of
+from lakegc_assets.mark.mark_chain import ADDRESSES, RANGES, UNREADABLE, MarkChain, can_be_base, rows_of
 from lakegc_assets.mark.metaranges import RecordedRanges
 from lakegc_assets.mark.retained_commits import HEADS_PART, with_earlier_heads
 from lakegc_assets.progress import publish
 from lakegc_assets.rules.holds import NamedCommit, References, commits_on_hold, with_holds
 from lakegc_assets.rules.holds import in_force as holds_that_apply
 from lakegc_assets.rules.retention import Reason, Verdict, commit_verdicts, with_server_list
+from lakegc_assets.sweep.report import read_report_if_intact
 from spark_resources.errors import NotFound, Refused, WrongUsage, full_stop
 from spark_resources.lakefs import LakeFS
 from spark_resources.lakefs.ranges import metarange_reader, metarange_tasks, range_number
@@ -90,8 +91,19 @@ class History:
 
     @cached_property
     def chain(self) -> MarkChain:
-        """The earlier marks that an incremental mark is based on; empty for a full mark."""
-        return MarkChain.recorded(self.run) if self.record.is_incremental else MarkChain.of_full(self.run)
+        """The earlier marks that an incremental mark is based on; empty for a full mark.
+
+        Raises `Refused` if one of them can no longer be read.
+        """
+        if not self.record.is_incremental:
+            return MarkChain.of_full(self.run)
+        try:
+            return MarkChain.recorded(self.run)
+        except UNREADABLE as error:
+            raise Refused(
+                f"mark {self.record.mark_id} of {self.repository} is incremental, and an earlier mark that it is based "
+                f"on can't be read: {full_stop(str(error))} Make a new mark with --full."
+            ) from error
 
     @property
     def marks(self) -> tuple[Mark, ...]:
@@ -267,6 +279,11 @@ def open_history(
     """
     target = find_target(lakefs, repository, settings)
     name = newest_mark(target.place, repository) if mark_id == LATEST else check_mark_id(mark_id)
+    if not Mark.exists(target.place, name) and read_report_if_intact(target.place, name) is not None:
+        raise NotFound(
+            f"mark {name} of {repository} was retired: only the summary of its sweep is left (lakegc report "
+            f"{repository} {name}). Ask about a later mark"
+        )
     mark = Mark.open(target.place, name)
     if mark.record.finished is None:
         reason = f": {mark.record.failure}" if mark.record.failure else ""

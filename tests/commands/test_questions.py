@@ -86,6 +86,10 @@ def test_a_path_is_explained_with_every_address_it_has_or_had(asked: Asked) -> N
         assert words in text
 
 
+def test_a_uri_of_lakefs_is_a_path(asked: Asked) -> None:
+    assert asked.explained("lakefs://asked/main/a")["objects"] == asked.explained("a", "--path")["objects"]
+
+
 def test_an_address_is_explained_with_its_paths_and_commits(asked: Asked) -> None:
     """Also as a full URI."""
     row = asked.row(asked.addresses["second"])
@@ -125,6 +129,7 @@ def test_a_name_that_is_both_a_path_and_an_address_has_to_be_qualified(asked: As
         (("data/never/was", "--address"), 1, ("there is no object at local://asked/data/never/was", "--path")),
         (("a", "--path", "--address"), 2, ("exclude each other",)),
         (("a", "--mark", "m0"), 1, ("there is no mark m0", "lakegc status")),
+        (("lakefs://another/main/a",), 2, ("is not a path of asked", "lakefs://REPOSITORY/BRANCH/PATH")),
     ],
 )
 def test_bad_input_is_refused_with_the_next_step(
@@ -165,6 +170,8 @@ def test_the_outcome_of_a_sweep_is_explained_with_its_receipt(asked: Asked, sand
     document = asked.explained(address, "--address")
     assert list(document["unreadable_sweeps"]) == ["retired"]
     assert "retired can't be read" in asked.text(address, "--address")
+    refused = asked.lakegc(sandbox.settings, "explain", asked.repository, "a", "--mark", "retired")
+    refused.stopped(1, "mark retired of asked was retired", "lakegc report asked retired")
 
 
 def write_sweep(place: Place, mark_id: str, address: str) -> None:
