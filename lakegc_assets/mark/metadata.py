@@ -52,6 +52,8 @@ def expired_set_result(run: MarkRun, *, price: float | None) -> dg.MaterializeRe
     metadata: dict[str, Any] = {
         "share_of_objects": fraction(totals.whole.objects, facts["candidates"]),
         "share_of_bytes": fraction(totals.whole.bytes, facts["candidate_bytes"]),
+        "explain": f"lakegc explain {run.partition.repository} PATH_OR_ADDRESS",
+        "pins": f"lakegc pins {run.partition.repository}",
     }
     if rules_sentence := changed_rules(run.mark):
         metadata["rules_changed"] = rules_sentence

@@ -46,6 +46,7 @@ def sweep_result(place: Place, report: Report) -> dg.MaterializeResult[Any]:
             LATE: report.late_objects,
             **({"readers_miss": dg.MetadataValue.table(late_objects(report))} if report.late else {}),
             "where": f"{place.namespace.uri}/{folder}",
+            "explain": f"lakegc explain {report.repository} PATH_OR_ADDRESS",
         }
     )
 

@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from lakegc_assets import queries
+from lakegc_assets.queries.explanation import EXPLANATIONS
+from lakegc_assets.queries.pinned import PINS
 from lakegc_assets.sweep.report import Report, report_key
 from spark_resources.lakefs_sandbox import Sandbox
 from spark_resources.lakefs_sandbox.gc_api import set_rules
@@ -19,7 +22,7 @@ from spark_resources.model import RECEIPTS, Rules
 from spark_resources.spark.datasets import write_rows
 from spark_resources.stores.place import Place
 from tests.support.command_line import NO_AGE, Lakegc
-from tests.support.mark_runs import target_of
+from tests.support.mark_runs import environment, target_of
 
 OUTSIDE = "local:///elsewhere/imported"
 
@@ -148,6 +151,14 @@ def test_pins_show_the_stale_branch_that_alone_keeps_objects_first(asked: Asked)
     text = asked.lakegc.output(settings, "pins", asked.repository)
     for words in ("Kept by a branch alone", "stale: only the branch keeps its head", f"{size} B", "an experiment"):
         assert words in text
+
+
+def test_notebooks_get_the_same_answers_as_arrow_tables(asked: Asked) -> None:
+    with environment(asked.sandbox.settings):
+        explained, pins = queries.explain(asked.repository, "a"), queries.pins(asked.repository)
+
+    assert (explained.schema, pins.schema) == (EXPLANATIONS, PINS)
+    assert explained["decision"].to_pylist() == [row["decision"] for row in asked.explained("a")["objects"]]
 
 
 def test_the_outcome_of_a_sweep_is_explained_with_its_receipt(asked: Asked, sandbox: Sandbox) -> None:

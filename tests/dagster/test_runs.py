@@ -224,6 +224,7 @@ def test_the_expired_set_shows_plots_totals_shares_and_sample_objects(ran: Run) 
         assert sum(row["objects"] for row in rows) == metadata["expired"]
         assert sum(row["bytes"] for row in rows) == metadata["expired_bytes"]
     assert (metadata["share_of_objects"], "saved_a_month" in metadata) == (0.5, False)
+    assert (metadata["explain"], metadata["pins"]) == ("lakegc explain lake PATH_OR_ADDRESS", "lakegc pins lake")
     for kind in ("largest", "newest", "sample"):
         rows = [record.data for record in metadata[kind].records]
         assert {(row["path"], row["message"]) for row in rows} == {("overwritten", "first"), (None, None)}
