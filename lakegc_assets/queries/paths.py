@@ -24,7 +24,14 @@ from spark_resources.lakefs.ranges import (
     rows_inside,
     verified_entries,
 )
-from spark_resources.model import COMMIT_VERDICTS, METARANGE_RANGES, RANGE_REFS, RANGES_OF_METARANGES, Location
+from spark_resources.model import (
+    COMMIT_VERDICTS,
+    METARANGE_RANGES,
+    RANGE_REFS,
+    RANGES_OF_METARANGES,
+    Location,
+    Namespace,
+)
 from spark_resources.spark.tasks import Batches, Tasks
 from spark_resources.stores.prefetch import fetch_in_parallel
 
@@ -77,7 +84,7 @@ def matching_entries(history: History, refs: pa.Table, keep: Keep) -> pa.Table:
         tables = prefetched_tables(place, rows, referrer="a metarange", expected_size=largest_size(rows.values()))
         for range_id, data in tables:
             batch = verified_entries(data, rows[range_id], COLUMNS, decoder)
-            keys, is_inside = located(batch, history)
+            keys, is_inside = located(batch, place.namespace)
             found = pc.indices_nonzero(keep(batch, keys))
             if len(found):
                 paths = display_paths(batch.column("path").take(found))
@@ -97,10 +104,10 @@ def in_threads(history: History, rows: pa.Table) -> Tasks:
     return Tasks(history.run.spark, rows.schema, pieces, max_on_driver=THREADS)
 
 
-def located(entries: pa.RecordBatch, history: History) -> tuple[pa.Array, pa.Array]:
+def located(entries: pa.RecordBatch, namespace: Namespace) -> tuple[pa.Array, pa.Array]:
     """For each entry, its key in the namespace or its full address outside, and whether it is inside."""
     addresses = entries.column("address")
-    keys, rows, _ = rows_inside(addresses, entries.column("address_type"), history.place.namespace)
+    keys, rows, _ = rows_inside(addresses, entries.column("address_type"), namespace)
     if rows is None:
         return keys, pa.repeat(True, len(keys))
     position = pc.index_in(pa.array(range(len(addresses)), pa.int64()), value_set=rows)

@@ -20,6 +20,7 @@ from lakegc_assets.mark import addresses_on_hold, recheck, uncommitted_addresses
 from lakegc_assets.mark.addresses_on_hold import on_hold_producer
 from lakegc_assets.mark.earlier_references import ADDRESS_PARTS
 from lakegc_assets.queries.history import History
+from lakegc_assets.rules.addresses import have_dot_segments
 from lakegc_assets.rules.garbage import STORED
 from lakegc_assets.rules.holds import NamedCommit, PathHolds, References, prefixes_of
 from lakegc_assets.rules.sole_keepers import kept_only_by_branch, kept_only_by_tag, main_children
@@ -239,6 +240,7 @@ def amounts_by_pin(pins: Pins) -> pa.Table:
     def combine(rows: GroupedRows, _: TaskReport) -> pa.Table:
         addresses = bounds_of_addresses(rows[PINNED])
         kept = pc.or_(*(pc.is_in(addresses["address"], value_set=rows[name]["address"]) for name in (NOT_PINNED, HELD)))
+        kept = pc.or_(kept, have_dot_segments(addresses["address"]))
         for _hold, prefix in prefixes:
             kept = pc.or_(kept, pc.starts_with(addresses["address"], prefix))
         addresses = addresses.filter(pc.invert(kept))
@@ -269,7 +271,7 @@ def total_by_pin(pin: pa.ChunkedArray, sizes: pa.ChunkedArray) -> pa.Table:
 def address_inputs(pins: Pins, persist: Persisted) -> list[Input]:
     """The addresses of all kept ranges, with the pins of their ranges (ADDRESS_PINS): those that the marks read, and
     those of ranges that only commits on hold have, which are read now."""
-    history, ranges = pins.history, pins.kept_ranges
+    history, ranges, place = pins.history, pins.kept_ranges, pins.history.place
     numbers = pa.array([range_number(range_id) for range_id in ranges["range_id"].to_pylist()], pa.int64())
     of_ranges = pa.table([numbers, *(ranges[kind] for kind in KINDS)], schema=RANGE_PINS)
 
@@ -281,13 +283,13 @@ def address_inputs(pins: Pins, persist: Persisted) -> list[Input]:
             pa.table([rows["address"], *bounds], ADDRESS_PINS.names).filter(pc.is_valid(position))
         )
 
-    recorded = Input.selected(PINNED, history.place, history.address_datasets, RANGE_ADDRESSES, ADDRESS_PINS, with_pins)
+    recorded = Input.selected(PINNED, place, history.address_datasets, RANGE_ADDRESSES, ADDRESS_PINS, with_pins)
     is_live = pc.is_in(numbers, value_set=pa.array(sorted(history.live_ranges), pa.int64()))
     only_on_hold = ranges.select(RANGE_REFS.names).filter(pc.invert(is_live)).cast(RANGE_REFS)
 
     def read(batches: Batches) -> Batches:
         refs = [row for batch in batches for row in batch.to_pylist()]
-        for range_id, addresses, _ in address_batches(history.place, refs, TaskReport(), decoder_for(refs)):
+        for range_id, addresses, _ in address_batches(place, refs, TaskReport(), decoder_for(refs)):
             number = pa.repeat(pa.scalar(range_number(range_id), pa.int64()), len(addresses))
             yield from with_pins(pa.table([number, addresses], schema=RANGE_ADDRESSES)).to_batches()
 

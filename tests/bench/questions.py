@@ -3,17 +3,12 @@
     uv run python -m tests.bench.questions --size L --store s3 --folder /tmp/bench
 
 Asks about the newest mark that `mark` made of the repository with the same options; makes one if there is none. Prints
-seconds in all, and without those that a command needs to start (`lakegc status`).
+the seconds of the fastest run, and processor seconds; the first line is what any command needs to start.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
-import sys
-import time
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -25,7 +20,7 @@ from spark_resources.model import EXPIRED_OBJECTS, NOT_RETAINED, RANGE_ADDRESSES
 from spark_resources.spark.datasets import file_batches
 from spark_resources.stores.place import Place
 from tests.bench.generate import built, folder_of, size_of
-from tests.bench.mark import options_of, run
+from tests.bench.mark import lakegc, options_of, run
 from tests.bench.sizes import SIZES
 from tests.bench.stores import REPOSITORY, STORES
 
@@ -52,18 +47,8 @@ def examples(place: Place, mark_id: str) -> dict[str, tuple[str, ...]]:
             REPOSITORY,
             first("committed_addresses", "addresses", RANGE_ADDRESSES, "address"),
         ),
-        "explain: a path that never was": ("explain", REPOSITORY, "never/was", "--path"),
         "pins": ("pins", REPOSITORY),
     }
-
-
-def seconds(environment: Mapping[str, str], command: tuple[str, ...]) -> tuple[float, int, str]:
-    """How long a command takes, its exit code, and what it prints."""
-    lakegc, began = str(Path(sys.executable).with_name("lakegc")), time.monotonic()
-    ended = subprocess.run(
-        [lakegc, *command], env={**os.environ, **environment}, capture_output=True, text=True, check=False
-    )
-    return time.monotonic() - began, ended.returncode, ended.stdout + ended.stderr
 
 
 def main() -> None:
@@ -73,7 +58,6 @@ def main() -> None:
     parser.add_argument("--store", choices=STORES, default="s3")
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--runs", type=int, default=2)
-    parser.add_argument("--show", action="store_true", help="print the answers, too")
     chosen = parser.parse_args()
     size = size_of(chosen.size, chosen.factor)
     folder = folder_of(chosen.folder, size, chosen.store)
@@ -85,13 +69,12 @@ def main() -> None:
             )
             newest = newest_finished(marks(served.place()))
         assert newest is not None
-        start, _, _ = min(seconds(served.environment, ("status", REPOSITORY)) for _ in range(chosen.runs))
-        print(f"{start:6.1f} s                        start-up (status)")
-        for name, command in examples(served.place(), newest.mark_id).items():
-            took, code, shown = min(seconds(served.environment, command) for _ in range(chosen.runs))
-            print(f"{took:6.1f} s  {took - start:6.1f} s after start  {name} (exit {code})", flush=True)
-            if chosen.show:
-                print(shown)
+        commands = {"start-up (status)": ("status", REPOSITORY), **examples(served.place(), newest.mark_id)}
+        for name, command in commands.items():
+            runs = [lakegc(served, command, folder / "dagster") for _ in range(chosen.runs)]
+            fastest = min(runs, key=lambda measured: measured.seconds)
+            processor = min(measured.processor for measured in runs)
+            print(f"{fastest.seconds:6.1f} s, {processor:6.1f} processor seconds: {name}", flush=True)
 
 
 if __name__ == "__main__":

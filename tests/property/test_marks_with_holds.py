@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from lakegc_assets.mark.options import MarkOptions
+from lakegc_assets.queries import paths
 from lakegc_assets.queries.addresses import Decision, explain_addresses
 from lakegc_assets.queries.pinned import pins_of
 from spark_resources.errors import DamagedData, Forbidden, Refused
@@ -25,7 +26,7 @@ from spark_resources.mark_store.holds import HOLDS_KEY
 from spark_resources.mark_store.mark import Mark, marks
 from spark_resources.model import OBJECTS_ON_HOLD, RANGES_ON_HOLD, Rules, Scope
 from spark_resources.spark.datasets import all_rows
-from tests.support.mark_runs import Marked, Marker, target_of
+from tests.support.mark_runs import Marked, Marker, on_executors, target_of
 from tests.support.messages import on_first_message
 from tests.support.recorded_marks import history_of
 
@@ -155,9 +156,23 @@ def test_queries_name_the_holds_that_keep_objects_and_what_each_tag_alone_keeps(
     assert {row["address"] for row in answers if row["decision"] == Decision.EXPIRED} == mark.expired
     by_hold = {world.named[row["address"]]: row["detail"] for row in answers if row["kept_by"] == ["hold"]}
     assert by_hold == {**HELD, **IMPORTED}
-    pins = {(row["kind"], row["name"]): row["objects"] for row in pins_of(history).to_pylist()}
+    with on_executors():
+        pins = {(row["kind"], row["name"]): row["objects"] for row in pins_of(history).to_pylist()}
     assert (pins["tag", "w1"], pins["tag", "v1"]) == (2, 0)
     assert pins["branch", "exp-1"] == 2  # the third experiment by its rule, the second by the hold on the branch
+
+
+def test_entries_at_a_path_are_the_same_whether_executors_read_them(world: World) -> None:
+    history = history_of(world.sandbox.settings, world.mark("read"))
+    on_driver = paths.entries_at(history, "a")
+    limits = {"METARANGES_ON_DRIVER": -1, "ENTRIES_ON_DRIVER": -1}
+    with on_executors(), mock.patch.multiple(paths, **limits):
+        on_their_own = paths.entries_at(history, "a")
+
+    assert on_driver.to_pylist() == on_their_own.to_pylist()
+    assert [world.named[row["address"]] for row in on_driver.to_pylist() if row["message"] == "90 days ago"] == [
+        "a, first"
+    ]
 
 
 def test_holds_keep_the_same_objects_whether_the_namespace_or_the_settings_have_them(world: World) -> None:

@@ -94,12 +94,15 @@ class RecordedOracle:
                     yield key
 
     def committed(self, commits: set[str]) -> set[str]:
-        return {key for commit in commits for key in self.keys_by_metarange.get(self.metaranges[commit], ())}
+        return set().union(*map(self.keys_of, commits))
 
     def kept_until(self, key: str) -> float:
         """When the last retained commit that has this key expires; FOR_EVER for heads, without rules, and for commits
         that only the server retains."""
-        return max(self._ends[commit] for commit in self._ends if key in self.committed({commit}))
+        return max(end for commit, end in self._ends.items() if key in self.keys_of(commit))
+
+    def keys_of(self, commit: str) -> set[str]:
+        return self.keys_by_metarange.get(self.metaranges[commit], set())
 
     @cached_property
     def _ends(self) -> dict[str, float]:
@@ -136,9 +139,12 @@ class RecordedOracle:
     def pinned_by_branch(self, branch: str) -> set[str]:
         """The objects that would be garbage if this branch were deleted, as far as the lists show."""
         others = {name: head for name, head in self.heads.items() if name != branch}
-        return self.unlisted(self.retained(others)) - self.unlisted(self.retained(self.heads))
+        return self.unlisted(self.retained(others)) - self._unlisted_now
 
     def pinned_by_commit(self, commit: str) -> set[str]:
         """The objects that would be garbage if this retained commit expired."""
-        retained = self.retained(self.heads)
-        return self.unlisted(retained - {commit}) - self.unlisted(retained)
+        return self.unlisted(self.retained(self.heads) - {commit}) - self._unlisted_now
+
+    @cached_property
+    def _unlisted_now(self) -> set[str]:
+        return self.unlisted(self.retained(self.heads))
