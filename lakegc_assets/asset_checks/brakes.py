@@ -19,22 +19,26 @@ from spark_resources.errors import LakegcError
 from spark_resources.model import Partition
 
 DESCRIPTIONS = {
-    "share": "The expired share of the repository is within its limit.",
-    "bytes": "The number of expired bytes is within its limit.",
-    "count": "The number of expired objects is within its limit.",
-    "jump": "The increase in expired objects since the previous mark is within its limit.",
-    "live": "The number of live objects hasn't dropped sharply since the previous mark.",
-    "listing": "The listing is about as large as the previous mark predicts.",
-    "others": "All repositories that may reference objects here were read.",
-    "age": "The mark is recent enough to be swept.",
+    "share": "The expired share of the repository is within its limit. Protects from a wrong retention rule.",
+    "bytes": "The number of expired bytes is within its limit. Protects from a wrong retention rule.",
+    "count": "The number of expired objects is within its limit. Protects from a wrong retention rule.",
+    "jump": "The increase in expired objects since the previous mark is within its limit. Protects from a rule that "
+    "someone shortened, or a branch that was deleted by mistake.",
+    "live": "The number of live objects hasn't dropped sharply since the previous mark. Protects from a deleted branch "
+    "or an incomplete reading of commits.",
+    "listing": "The listing is about as large as the previous mark predicts. Protects from an incomplete listing.",
+    "others": "All repositories that may reference objects here were read. Protects from deleting what only another "
+    "repository needs.",
+    "age": "The mark is recent enough to be swept. Protects from deleting by outdated rules.",
 }
+WHEN_TRIPPED = " If it trips: find out why, then release it with a reason, change the rules, or leave the mark alone."
 
 
 def spec(name: str) -> dg.AssetCheckSpec:
     return dg.AssetCheckSpec(
         f"brake_{name}",
         asset=review.expired_set,
-        description=DESCRIPTIONS[name],
+        description=DESCRIPTIONS[name] + WHEN_TRIPPED,
         blocking=False,
         partitions_def=partitions.PARTITIONS,
     )
@@ -51,8 +55,8 @@ def check_result(name: str, brakes_of_check: Sequence[Brake]) -> dg.AssetCheckRe
         severity=dg.AssetCheckSeverity.WARN,
         description="\n".join(map(how_to_release, tripped)) or brakes_of_check[0].why,
         metadata={
-            "bound": brakes_of_check[0].bound,
-            "measured": sum(measurements) if measurements else "nothing to compare with",
+            "bound": f"{brakes_of_check[0].bound:,g}",  # text, because Dagster plots numbers, and this one is constant
+            "measured": round(sum(measurements), 3) if measurements else "nothing to compare with",
         },
     )
 

@@ -127,7 +127,8 @@ def result(checked: int, late: Mapping[str, str], advice: str) -> dg.AssetCheckR
 
 @dg.asset_check(
     asset=expired_set,
-    description="Every selected repository has a recent mark. Without one, garbage piles up unseen.",
+    description="Every selected repository has a recent mark. Protects from garbage that piles up unseen. If it fails: "
+    "check that the schedule mark_repositories is on, and the newest run of each named repository.",
 )
 def marks_are_recent(context: dg.AssetCheckExecutionContext, marks: MarksResource) -> dg.AssetCheckResult:
     """Compares the newest mark of each repository with *mark_max_age*, or with its *mark_cron*."""
@@ -144,7 +145,8 @@ def marks_are_recent(context: dg.AssetCheckExecutionContext, marks: MarksResourc
 
 @dg.asset_check(
     asset=sweep_report,
-    description="Every selected repository with expired objects was swept recently. Otherwise they cost money.",
+    description="Every selected repository with expired objects was swept recently. Protects from paying for garbage. "
+    "If it fails: review and approve the newest mark of each named repository.",
 )
 def sweeps_are_recent(context: dg.AssetCheckExecutionContext, marks: MarksResource) -> dg.AssetCheckResult:
     """Compares the newest sweep of each repository with *sweep_max_age*."""

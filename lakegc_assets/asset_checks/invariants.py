@@ -29,17 +29,23 @@ Measurement = tuple[bool, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Invariant:
-    """One check: its asset, name, invariant number (if any), description (`promise`), and measurement of a record.
+    """One check: its asset, name, invariant number (if any), what holds (`promise`), what that protects from
+    (`danger`), and its measurement of a record.
 
-    `violation` is the message that is shown if the check fails.
+    `violation` is the message that is shown if the check fails, and says what to do.
     """
 
     asset: dg.AssetsDefinition
     name: str
     number: int | None
     promise: str
+    danger: str
     measure: Callable[[MarkRecord], Measurement]
-    violation: str = "This mark isn't trustworthy. Make a new one."
+    violation: str = "This mark isn't trustworthy. Don't approve it: make a new one."
+
+    @property
+    def description(self) -> str:
+        return f"{self.promise} Protects from {self.danger}. If it fails: {self.violation}"
 
 
 def clocks_agree(record: MarkRecord) -> Measurement:
@@ -132,16 +138,39 @@ INVARIANTS = [
         "clocks_agree",
         6,
         "The clocks of the store, the server and this machine agree.",
+        "deleting an object that is being written, because a wrong clock makes it look old",
         clocks_agree,
     ),
-    Invariant(mark.namespace_slices, "inside_only", 5, "Only data/ and legacy root objects are listed.", inside_only),
-    Invariant(mark.uncommitted_addresses, "read_twice", 2, "Staged changes were read twice, in full.", read_twice),
-    Invariant(mark.retained_commits, "heads_retained", 2, "Every branch head is retained.", heads_retained),
+    Invariant(
+        mark.namespace_slices,
+        "inside_only",
+        5,
+        "Only data/ and legacy root objects are listed.",
+        "deleting lakeFS's own files",
+        inside_only,
+    ),
+    Invariant(
+        mark.uncommitted_addresses,
+        "read_twice",
+        2,
+        "Staged changes were read twice, in full.",
+        "missing a file that is renamed while the list is read",
+        read_twice,
+    ),
+    Invariant(
+        mark.retained_commits,
+        "heads_retained",
+        2,
+        "Every branch head is retained.",
+        "deleting what readers of a branch see",
+        heads_retained,
+    ),
     Invariant(
         mark.committed_addresses,
         "ranges_whole",
         4,
         "Every range was read completely and passed its checksums.",
+        "taking an object for garbage because its address couldn't be read",
         ranges_whole,
     ),
     Invariant(
@@ -149,6 +178,7 @@ INVARIANTS = [
         "others_read",
         5,
         "Other repositories' references to objects here were read.",
+        "deleting objects that only another repository needs",
         others_read,
         violation="Some repositories of this server could not be read (unread). Objects here that only they "
         "reference may be listed as expired. Grant lakegc access to them or, if they reference nothing in "
@@ -159,6 +189,7 @@ INVARIANTS = [
         "read_in_order",
         2,
         "The listing was read first, then staged changes, then commits.",
+        "missing an object that was committed between two readings",
         read_in_order,
     ),
     Invariant(
@@ -166,6 +197,7 @@ INVARIANTS = [
         "live_is_listed",
         3,
         "The store lists every live address.",
+        "trusting an incomplete listing, and overlooking lost data",
         live_is_listed,
         violation="Live objects are missing, and no one has accepted them as lost: either data is gone, or the listing "
         "was incomplete. Find out which before anything is deleted.",
@@ -175,6 +207,7 @@ INVARIANTS = [
         "identical_content_probed",
         2,
         "Paths were probed on every branch for identical content staged again.",
+        "deleting an object that a branch serves although it is on no list",
         identical_content_probed,
         violation="Some paths were not probed (not_probed), or their probes failed (probes_failed). Their objects "
         "were kept: the mark is safe, but may omit some garbage. Raise LAKEGC_MAX_PROBES for the next "
@@ -185,12 +218,20 @@ INVARIANTS = [
         "nothing_missed",
         None,
         "Incremental marks miss nothing, as confirmed by the next full mark.",
+        "garbage that incremental marks would never find",
         nothing_missed,
         violation="Objects were added to an old slice, which lakeFS itself doesn't do. These objects (names) were "
         "kept until this full mark found them. Nothing was lost. If this happens again, lower "
         "LAKEGC_FULL_EVERY.",
     ),
-    Invariant(review.expired_set, "young_kept", 6, "Nothing younger than the cutoff is expired.", young_kept),
+    Invariant(
+        review.expired_set,
+        "young_kept",
+        6,
+        "Nothing younger than the cutoff is expired.",
+        "deleting an upload that is about to be committed",
+        young_kept,
+    ),
 ]
 
 
@@ -203,7 +244,7 @@ def as_checks(asset: dg.AssetsDefinition, invariants: Sequence[Invariant]) -> dg
             dg.AssetCheckSpec(
                 invariant.name,
                 asset=asset,
-                description=invariant.promise,
+                description=invariant.description,
                 blocking=False,
                 partitions_def=partitions.PARTITIONS,
             )
@@ -231,8 +272,13 @@ def measured_result(invariant: Invariant, record: Callable[[], MarkRecord]) -> d
         asset_key=invariant.asset.key,
         check_name=invariant.name,
         description=description,
-        metadata=dict(metadata),
+        metadata={name: as_shown(value) for name, value in metadata.items()},
     )
+
+
+def as_shown(value: object) -> str:
+    """A measured value as text: Dagster plots numbers, and most of these are always the same."""
+    return f"{value:,}" if isinstance(value, int | float) else str(value) or "none"
 
 
 with warnings.catch_warnings():

@@ -8,8 +8,11 @@ from typing import Any
 
 import dagster as dg
 
+from lakegc_assets.approval.parse_request import MIN_DIGEST_CHARACTERS
 from lakegc_assets.approval.proposals import Proposal
 from lakegc_assets.assets.review import APPROVAL
+from lakegc_assets.formatting import plural, size
+from lakegc_assets.markdown import as_text, asset_link, inline
 from lakegc_assets.partitions import PARTITIONS
 from spark_resources.errors import LakegcError
 from spark_resources.mark_store.approval import Approval
@@ -26,16 +29,38 @@ def materialization(partition_key: str, proposal: Proposal, approval: Approval) 
     """The event that shows an approval in the graph, with what was approved, by whom and until when."""
     counts = proposal.record.counts
     metadata: dict[str, Any] = {
+        "summary": inline(summary(proposal, approval)),
+        "next": inline(
+            f"What was approved: {asset_link('expired_set', partition_key)}. What became of it: "
+            f"{asset_link('sweep_report', partition_key)}"
+        ),
         "by": approval.who,
         "how": approval.how,
         "objects": counts["expired"],
         "bytes": counts["expired_bytes"],
         **{f"released.{brake}": reason for brake, reason in sorted(approval.released.items())},
         "ends": dg.MetadataValue.timestamp(approval.until),
-        DIGEST: approval.digest,
+        DIGEST: shown_digest(approval),
     }
     known = {name: value for name, value in metadata.items() if value is not None}
     return dg.AssetMaterialization(APPROVAL, description=f"by {approval.who}", partition=partition_key, metadata=known)
+
+
+def shown_digest(approval: Approval) -> str:
+    """As many characters of the digest as an approval has to name: the whole would make the page too wide."""
+    return approval.digest[:MIN_DIGEST_CHARACTERS]
+
+
+def summary(proposal: Proposal, approval: Approval) -> str:
+    """Who approved what until when, and what happens next, as Markdown."""
+    counts = proposal.record.counts
+    until = "" if approval.until is None else f" until {approval.until:%Y-%m-%d %H:%M} UTC"
+    released = "".join(f" Brake {as_text(name)} released: {as_text(why)}." for name, why in approval.released.items())
+    return (
+        f"**{as_text(approval.who)} approved that {plural(counts['expired'], 'object')} "
+        f"({size(counts['expired_bytes'])}) may be deleted**, once{until}.{released} If the sensor *approved_sweeps* "
+        "is on, the sweep begins within a minute. Otherwise materialize *sweep_report*."
+    )
 
 
 def report_approval(instance: dg.DagsterInstance, partition_key: str, proposal: Proposal, approval: Approval) -> None:

@@ -11,7 +11,11 @@ from lakegc_assets.assets.review import expired_set
 from lakegc_assets.backup.backup import back_up
 from lakegc_assets.backup.context import CONCURRENT_COPIES, CopyLimits, open_backup
 from lakegc_assets.backup.manifest import Backup
+from lakegc_assets.formatting import plural, size
+from lakegc_assets.mark.metadata import details_table
+from lakegc_assets.markdown import asset_link, behind_a_click, inline
 from lakegc_assets.notifications.metrics import publish_backup
+from lakegc_assets.owners import OWNERS
 from lakegc_assets.partitions import PARTITIONS
 from lakegc_assets.progress import logged_and_published, logged_and_warned
 from lakegc_assets.resources import MarksResource
@@ -39,6 +43,7 @@ class BackupConfig(dg.Config):
 @dg.asset(
     name=ASSET,
     group_name="sweep",
+    owners=OWNERS,
     partitions_def=PARTITIONS,
     deps=[expired_set, dg.AssetKey("sweep_approval")],
     kinds={"pyspark", "parquet"},
@@ -71,15 +76,29 @@ def backup(context: dg.AssetExecutionContext, config: BackupConfig, marks: Marks
 
 def backup_result(summary: Backup, where: str) -> dg.MaterializeResult[Any]:
     """The result of `backup`: totals by outcome, and the backup's location."""
+    key, subject = str(Partition(summary.subject.repository, summary.subject.mark_id)), summary.subject
+    details = {"repository": subject.repository, "mark": subject.mark_id, "digest": subject.digest, "where": where}
     return dg.MaterializeResult(
         metadata={
-            "repository": summary.subject.repository,
-            "mark": summary.subject.mark_id,
+            "summary": inline(summary_in_words(summary)),
+            "next": inline(
+                f"What was copied: {asset_link('expired_set', key)}. "
+                f"What was deleted: {asset_link('sweep_report', key)}"
+            ),
             "dagster/row_count": summary.marked,
             **{f"objects.{outcome}": count for outcome, count in sorted(summary.objects.items())},
             **{f"bytes.{outcome}": count for outcome, count in sorted(summary.sizes.items())},
             "seconds": summary.seconds,
-            "digest": summary.subject.digest,
-            "where": where,
+            "details": behind_a_click(details_table(details)),
         }
+    )
+
+
+def summary_in_words(summary: Backup) -> str:
+    """How much was copied, as Markdown."""
+    missing = "" if summary.copied == summary.marked else " **A sweep that requires this backup keeps the others.**"
+    return (
+        f"**{summary.copied:,} of {plural(summary.marked, 'expired object')} ({size(summary.copied_bytes)}) have a "
+        "copy**, each compared with its original. `lakegc restore "
+        f"{summary.subject.repository} {summary.subject.mark_id} PLACE` copies them back.{missing}"
     )

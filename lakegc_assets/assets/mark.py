@@ -17,12 +17,12 @@ from lakegc_assets.assets.results import (
     reporting_failures,
 )
 from lakegc_assets.mark import committed_addresses as committed
-from lakegc_assets.mark import figures
 from lakegc_assets.mark import namespace_slices as slices
 from lakegc_assets.mark import retained_commits as retained
 from lakegc_assets.mark import uncommitted_addresses as uncommitted
 from lakegc_assets.mark.metadata import step_result
 from lakegc_assets.mark.options import MarkOptions, parse_inventory_taken, parse_min_age
+from lakegc_assets.owners import OWNERS
 from lakegc_assets.partitions import PARTITIONS
 from lakegc_assets.resources import MarksResource
 from spark_resources.errors import WrongUsage
@@ -78,7 +78,13 @@ class MarkConfig(dg.Config):
         )
 
 
-@dg.asset(group_name="mark", partitions_def=PARTITIONS, kinds={"pyspark", "parquet"}, output_required=False)
+@dg.asset(
+    group_name="mark",
+    owners=OWNERS,
+    partitions_def=PARTITIONS,
+    kinds={"pyspark", "parquet"},
+    output_required=False,
+)
 def namespace_slices(context: dg.AssetExecutionContext, config: MarkConfig, marks: MarksResource) -> MaterializeResults:
     """Every stored object that may be collected: address, size, time and checksum, as the store lists them.
 
@@ -104,6 +110,7 @@ def namespace_slices(context: dg.AssetExecutionContext, config: MarkConfig, mark
 
 @dg.asset(
     group_name="mark",
+    owners=OWNERS,
     partitions_def=PARTITIONS,
     deps=[previous_asset("uncommitted_addresses")],
     kinds={"pyspark", "parquet"},
@@ -121,13 +128,13 @@ def uncommitted_addresses(context: dg.AssetExecutionContext, marks: MarksResourc
     """
     with reporting_failures(context):
         run = marks.resume(context.partition_key, context.log.info)
-        figures.import_in_background()  # imports matplotlib while the server prepares its response
         uncommitted.read_uncommitted(run)
         yield step_result(run, uncommitted.ASSET, ADDRESSES, part=uncommitted.READINGS[0])
 
 
 @dg.asset(
     group_name="mark",
+    owners=OWNERS,
     partitions_def=PARTITIONS,
     deps=[previous_asset("retained_commits")],
     kinds={"parquet"},
@@ -153,6 +160,7 @@ def retained_commits(context: dg.AssetExecutionContext, marks: MarksResource) ->
 
 @dg.asset(
     group_name="mark",
+    owners=OWNERS,
     partitions_def=PARTITIONS,
     deps=[previous_asset("committed_addresses")],
     kinds={"pyspark", "parquet"},

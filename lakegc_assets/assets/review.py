@@ -9,6 +9,7 @@ from lakegc_assets.assets.results import MaterializeResults, reporting_failures
 from lakegc_assets.mark import expired_set as expired
 from lakegc_assets.mark.metadata import expired_set_result
 from lakegc_assets.notifications.metrics import publish_repository
+from lakegc_assets.owners import OWNERS
 from lakegc_assets.partitions import PARTITIONS
 from lakegc_assets.progress import logged_and_warned
 from lakegc_assets.resources import MarksResource
@@ -18,6 +19,7 @@ from spark_resources.mark_store.record import CHAIN
 
 @dg.asset(
     group_name="review",
+    owners=OWNERS,
     partitions_def=PARTITIONS,
     deps=[dg.AssetKey(name) for name in CHAIN[:-1]],
     kinds={"pyspark", "parquet"},
@@ -40,9 +42,9 @@ def expired_set(context: dg.AssetExecutionContext, marks: MarksResource) -> Mate
         run = marks.resume(context.partition_key, context.log.info)
         expired.compute(run)
         settings, log_warning = marks.settings(run.partition.repository), logged_and_warned(context.log.warning)
-        record_mark(run.place, run.mark.record, log_warning)
+        history = record_mark(run.place, run.mark.record, log_warning)
         publish_repository(run.place, run.partition.repository, settings, log_warning)
-        yield expired_set_result(run, price=settings.price_per_gb_month)
+        yield expired_set_result(run, settings, history)
 
 
 APPROVAL = dg.AssetKey("sweep_approval")
@@ -50,6 +52,7 @@ APPROVAL = dg.AssetKey("sweep_approval")
 sweep_approval = dg.AssetSpec(
     APPROVAL,
     group_name="review",
+    owners=OWNERS,
     partitions_def=PARTITIONS,
     deps=[expired_set],
     kinds={"person"},

@@ -8,6 +8,7 @@ from lakegc_assets.assets.backup import backup
 from lakegc_assets.assets.results import MaterializeResults, reporting_failures
 from lakegc_assets.assets.review import expired_set, sweep_approval
 from lakegc_assets.notifications.metrics import publish_repository
+from lakegc_assets.owners import OWNERS
 from lakegc_assets.partitions import PARTITIONS, RESUMED_TAG
 from lakegc_assets.progress import logged_and_warned
 from lakegc_assets.resources import MarksResource
@@ -39,6 +40,7 @@ class SweepConfig(dg.Config):
 
 @dg.asset(
     group_name="sweep",
+    owners=OWNERS,
     partitions_def=PARTITIONS,
     deps=[expired_set, sweep_approval, backup],
     kinds={"pyspark", "parquet"},
@@ -61,9 +63,9 @@ def sweep_report(context: dg.AssetExecutionContext, config: SweepConfig, marks: 
         settings = marks.settings(run.partition.repository)  # a file that is edited meanwhile must not hide the report
         report = sweep(run)
         log_warning = logged_and_warned(context.log.warning)
-        record_sweep(run.place, report.mark_id, log_warning)
+        history = record_sweep(run.place, report.mark_id, log_warning)
         publish_repository(run.place, report.repository, settings, log_warning)
-        result = sweep_result(run.place, report)
+        result = sweep_result(run.place, report, history)
         with reporting_failures(metadata=result.metadata):
             if not report.success:
                 raise FinishedWithFailures(report.sentence())

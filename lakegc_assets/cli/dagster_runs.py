@@ -59,7 +59,9 @@ def _warn_of_lost_history(folder: Path) -> None:
     )
 
 
-LOCATION = "lakegc_assets.definitions"
+MODULE, LOCATION = "lakegc_assets.definitions", "lakegc"
+"""The module of the code location that `WORKSPACE` serves, and its name."""
+WORKSPACE = Path(__file__).parents[1] / "workspace.yaml"
 REPOSITORY = "__repository__"  # Dagster's name for the repository of a `Definitions`
 UI_TAGS = {".dagster/repository": f"{REPOSITORY}@{LOCATION}"}
 """The tag by which the UI finds the runs of a job. Dagster itself sets it only on runs that a server launched."""
@@ -132,7 +134,7 @@ def serve_ui(home: Path, *, host: str, port: int) -> NoReturn:
     Raises the errors of `open_instance` first, because Dagster reports them only in pages of output.
     """
     open_instance(home).dispose()
-    command = [sys.executable, "-W", "ignore", "-m", "dagster", "dev", "--module-name", LOCATION]
+    command = [sys.executable, "-W", "ignore", "-m", "dagster", "dev", "--workspace", str(WORKSPACE)]
     os.execv(command[0], [*command, "--host", host, "--port", str(port), "--log-level", "warning"])
 
 
@@ -229,7 +231,7 @@ def show_on_overview(instance: dg.DagsterInstance, run_id: str) -> None:
 
 def job_origin(job: str) -> RemoteJobOrigin:
     """How Dagster refers to a job of this code location."""
-    location = ManagedGrpcPythonEnvCodeLocationOrigin(LoadableTargetOrigin(module_name=LOCATION), LOCATION)
+    location = ManagedGrpcPythonEnvCodeLocationOrigin(LoadableTargetOrigin(module_name=MODULE), LOCATION)
     return RemoteRepositoryOrigin(location, REPOSITORY).get_job_origin(job)
 
 

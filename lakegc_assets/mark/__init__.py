@@ -15,5 +15,5 @@ expired_set              keep_lookups, expiry_reasons, writer
                          addresses_on_hold
   for the review         totals, sample_objects, missed_by_incremental, changed_rules
 earlier marks            mark_chain
-display in Dagster       metadata, plots, figures
+display in Dagster       metadata, summaries, plots, over_time
 """

@@ -1,96 +1,157 @@
-"""The metadata of a step in Dagster: its facts as numbers, the location of its data, and a preview of a few rows."""
+"""The metadata of a step in Dagster, in the order in which its page shows them: a summary, what comes next, plots and
+tables, a few numbers that Dagster plots over all marks, and every other fact behind a click."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 import dagster as dg
 import pyarrow as pa
 
-from lakegc_assets.formatting import fraction, monthly_cost
+from lakegc_assets.formatting import fraction, monthly_cost, size
 from lakegc_assets.mark.changed_rules import changed_rules
 from lakegc_assets.mark.context import MarkRun
+from lakegc_assets.mark.over_time import over_time
 from lakegc_assets.mark.plots import plots
 from lakegc_assets.mark.sample_objects import Commit, commits_of, samples_by_kind
-from lakegc_assets.mark.totals import KINDS, Totals, label_in_words, recorded_totals
-from spark_resources.model import EXPIRED_OBJECTS
+from lakegc_assets.mark.summaries import SUMMARIES, expired_summary
+from lakegc_assets.mark.totals import Sum, recorded_totals
+from lakegc_assets.markdown import as_text, asset_link, behind_a_click, checks_link, inline, table
+from spark_resources.mark_store.history import History
+from spark_resources.settings import Settings
 from spark_resources.spark.datasets import first_rows
 
 PREVIEW_ROWS = 20
+EXAMPLES = {"largest": "Largest objects", "newest": "Newest objects", "sample": "Random sample"}
+PLOTTED: Mapping[str, Mapping[str, str]] = {
+    "namespace_slices": {"stored_bytes": "bytes"},
+    "retained_commits": {"retained_commits": "retained", "expired_commits": "expired"},
+    "committed_addresses": {"bytes_read": "bytes_read"},
+}
+"""The facts of each step that Dagster plots, by the name of the plot, besides rows and seconds."""
 
 
 def step_result(run: MarkRun, asset: str, schema: pa.Schema, *, part: str = "") -> dg.MaterializeResult[Any]:
-    """The result of a step for Dagster: facts, and the location, size and a preview of one of its datasets."""
-    recorded = run.mark.record.steps[asset]
-    folder = run.mark.folder(asset, part)
-    metadata: dict[str, Any] = {
-        "repository": run.partition.repository,
-        "mark": run.partition.mark_id,
-        "state": run.mark.record.state.value,
-        "where": f"{run.place.namespace.uri}/{folder}",
-        "dagster/row_count": int(recorded.datasets[part]["rows"]),
-        "parquet_bytes": int(recorded.datasets[part]["bytes"]),
-        **flatten(recorded.facts),
-    }
+    """The result of a step before `expired_set`, with a preview of one of its datasets."""
+    record = run.mark.record
     rows = first_rows(run.place, run.mark.dataset(asset, part), schema, PREVIEW_ROWS)
-    if rows:
-        records = [dg.TableRecord({name: cell(row[name]) for name in schema.names}) for row in rows]
-        metadata["preview"] = dg.MetadataValue.table(records)
-    return dg.MaterializeResult(metadata=metadata)
+    facts = record.steps[asset].facts
+    return dg.MaterializeResult(
+        metadata={
+            "summary": inline(SUMMARIES[asset](record)),
+            "next": inline(f"What is expired: {asset_link('expired_set', str(run.partition))}"),
+            **({"preview": behind_a_click(preview(rows, schema.names))} if rows else {}),
+            **{name: facts[fact] for name, fact in PLOTTED.get(asset, {}).items() if fact in facts},
+            **common_metadata(run, asset, part),
+        }
+    )
 
 
-def expired_set_result(run: MarkRun, *, price: float | None) -> dg.MaterializeResult[Any]:
-    """The result of `expired_set`, with plots, the totals behind them, sample objects, changed retention rules and, at
-    a `price` per GB per month, the monthly savings.
+def expired_set_result(run: MarkRun, settings: Settings, history: History | None) -> dg.MaterializeResult[Any]:
+    """The result of `expired_set`, with plots, sample objects, changed retention rules, and the repository over time.
 
     The rows aren't read again, because the executors counted and selected them while writing.
     """
-    result = step_result(run, "expired_set", EXPIRED_OBJECTS)
-    facts, totals = run.mark.record.steps["expired_set"].facts, recorded_totals(run.mark)
+    totals, facts = recorded_totals(run.mark), run.mark.record.steps["expired_set"].facts
     metadata: dict[str, Any] = {
-        "share_of_objects": fraction(totals.whole.objects, facts["candidates"]),
-        "share_of_bytes": fraction(totals.whole.bytes, facts["candidate_bytes"]),
-        "explain": f"lakegc explain {run.partition.repository} PATH_OR_ADDRESS",
-        "pins": f"lakegc pins {run.partition.repository}",
+        "summary": inline(expired_summary(run.mark.record, totals.whole, settings)),
+        "next": inline(next_steps(run)),
     }
     if rules_sentence := changed_rules(run.mark):
         metadata["rules_changed"] = rules_sentence
-    if price is not None:
-        metadata["saved_a_month"] = monthly_cost(totals.whole.bytes, price)
+    metadata |= {name: inline(plot) for name, plot in plots(totals).items()}
     if totals.whole.objects:
-        metadata |= {name: dg.MetadataValue.md(picture) for name, picture in plots(totals).items()}
-        metadata |= {f"by_{kind}": dg.MetadataValue.table(totals_records(totals, kind)) for kind in KINDS}
-        samples = samples_by_kind(run.mark)
-        commits = commits_of(run.mark, [row for rows in samples.values() for row in rows])
-        metadata |= {kind: dg.MetadataValue.table([sample_row(row, commits) for row in rows])
-                  for kind, rows in samples.items()}  # fmt: skip
-    shown = dict(result.metadata or {})
-    first = {name: shown.pop(name) for name in ("repository", "mark", "state")}
-    return dg.MaterializeResult(metadata={**first, **metadata, **shown})  # the UI keeps this order
+        metadata["examples"] = behind_a_click(examples(run))
+    if history is not None:
+        metadata["over_time"] = inline(over_time(history))
+    metadata |= plotted_numbers(totals.whole, facts, settings.price_per_gb_month)
+    return dg.MaterializeResult(metadata=metadata | common_metadata(run, "expired_set", ""))
 
 
-def totals_records(totals: Totals, kind: str) -> list[dg.TableRecord]:
-    return [
-        dg.TableRecord({kind: label_in_words(kind, label), "objects": total.objects, "bytes": total.bytes})
-        for label, total in totals.ordered(kind)[:PREVIEW_ROWS]
-    ]
-
-
-def sample_row(row: Mapping[str, Any], commits: Mapping[str, Commit]) -> dg.TableRecord:
-    commit = commits.get(row["commit_id"])
-    return dg.TableRecord(
-        {
-            "address": row["address"],
-            "size": row["size"],
-            "modified": cell(row["modified"]),
-            "path": row["path"],
-            "commit": row["commit_id"],
-            "committed": cell(commit.created) if commit else None,
-            "message": commit.message if commit else None,
-        }
+def next_steps(run: MarkRun) -> str:
+    """Links to what follows, and the commands for it."""
+    key, name = str(run.partition), f"{run.partition.repository} {run.partition.mark_id}"
+    return (
+        f"1. Review the numbers below and {checks_link('expired_set', 'the checks')}, or `lakegc review {name}`\n"
+        f"2. {asset_link('sweep_approval', key, 'Approve')}, or `lakegc approve {name}`\n"
+        f"3. See {asset_link('sweep_report', key, 'what was deleted')}, or `lakegc report {name}`\n\n"
+        f"Why is an object kept or expired? `lakegc explain {run.partition.repository} PATH_OR_ADDRESS`. What does each "
+        f"branch alone keep? `lakegc pins {run.partition.repository}`"
     )
+
+
+def plotted_numbers(expired: Sum, facts: Mapping[str, Any], price: float | None) -> dict[str, int | float]:
+    """The numbers that Dagster plots over the marks of all repositories."""
+    stored_bytes = facts["candidate_bytes"]
+    return {
+        "expired": expired.objects,
+        "expired_bytes": expired.bytes,
+        "expired_percent": round(100 * fraction(expired.bytes, stored_bytes), 1),
+        "stored_bytes": stored_bytes,
+        "kept_bytes": stored_bytes - expired.bytes,
+        **({} if price is None else {"saved_a_month": round(monthly_cost(expired.bytes, price), 2)}),
+    }
+
+
+def common_metadata(run: MarkRun, asset: str, part: str) -> dict[str, Any]:
+    """Rows, seconds, and behind a click: repository, mark, folder, and all facts of the step."""
+    record, recorded = run.mark.record, run.mark.record.steps[asset]
+    details = {
+        "repository": run.partition.repository,
+        "mark": record.mark_id,
+        "digest": record.digest,
+        "where": f"{run.place.namespace.uri}/{run.mark.folder(asset, part)}",
+        "parquet_bytes": int(recorded.datasets[part]["bytes"]),
+        **flatten(recorded.facts),
+    }
+    rows, seconds = int(recorded.datasets[part]["rows"]), recorded.facts.get("seconds")
+    return {
+        "dagster/row_count": rows,
+        **({} if seconds is None else {"seconds": seconds}),
+        "details": behind_a_click(details_table(details)),
+    }
+
+
+def details_table(facts: Mapping[str, Any]) -> str:
+    rows = [(as_text(name), value_in_words(name, value)) for name, value in facts.items() if value not in (None, "")]
+    return table(["fact", "value"], rows)
+
+
+def value_in_words(name: str, value: object) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{size(value)} ({value:,} B)" if "bytes" in name else f"{value:,}"
+    return as_text(", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value))
+
+
+def preview(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> str:
+    return table(columns, [[cell(row[name]) for name in columns] for row in rows])
+
+
+def examples(run: MarkRun) -> str:
+    """The sample objects of a mark, as a table of each kind."""
+    samples = samples_by_kind(run.mark)
+    commits = commits_of(run.mark, [row for rows in samples.values() for row in rows])
+    tables = [f"**{EXAMPLES[kind]}**\n\n{example_table(rows, commits)}" for kind, rows in samples.items()]
+    return "\n\n".join(tables)
+
+
+def example_table(rows: Iterable[Mapping[str, Any]], commits: Mapping[str, Commit]) -> str:
+    """Objects with their path and the last commit that had it, if they are known."""
+    headings = ["path in lakeFS", "size:", "stored", "last commit with it", "address"]
+    return table(headings, [example_row(row, commits.get(row["commit_id"])) for row in rows])
+
+
+def example_row(row: Mapping[str, Any], commit: Commit | None) -> list[str]:
+    known = None if commit is None else f"{commit.commit_id[:12]} {cell(commit.created)} {commit.message or ''}"
+    return [
+        cell(row["path"]),
+        size(row["size"]),
+        cell(row["modified"]),
+        as_text(known or row["commit_id"] or ""),
+        as_text(row["address"]),
+    ]
 
 
 def flatten(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,7 +165,8 @@ def flatten(facts: Mapping[str, Any]) -> dict[str, Any]:
     return flattened
 
 
-def cell(value: object) -> str | int | float | bool | None:
-    if isinstance(value, datetime):
-        return value.isoformat(sep=" ", timespec="seconds")
-    return value if isinstance(value, str | int | float | bool) or value is None else str(value)
+def cell(value: object) -> str:
+    """A value as literal Markdown: times to the second, nothing for null."""
+    if value is None:
+        return ""
+    return as_text(value.isoformat(sep=" ", timespec="seconds") if isinstance(value, datetime) else str(value))

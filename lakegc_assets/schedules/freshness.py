@@ -16,6 +16,6 @@ check_freshness = dg.ScheduleDefinition(
     cron_schedule="0 6 * * *",
     execution_timezone="UTC",
     run_config_fn=lambda _: console_config(os.environ),
-    description="""Runs the checks *marks_are_recent* and *sweeps_are_recent* every morning at six (UTC). They warn
+    description="""Runs the checks marks_are_recent and sweeps_are_recent every morning at six (UTC). They warn
 about each repository whose newest mark or sweep is too old.""",
 )

@@ -213,12 +213,12 @@ def make_schedule(crons: Sequence[str]) -> dg.ScheduleDefinition:
         name=_SCHEDULE,
         job=mark_job,
         execution_timezone="UTC",
-        description="""Marks the repositories of the lakeFS server, each at the times of its setting *mark_cron* (UTC,
+        description="""Marks the repositories of the lakeFS server, each at the times of its setting mark_cron (UTC,
 by default every night at three), with the scheduled time as the mark id. It also makes full marks that are due
-(*full_every*), even if all other marks of the repository name their base mark with --since. A changed *mark_cron* takes
+(full_every), even if all other marks of the repository name their base mark with --since. A changed mark_cron takes
 effect when this code location is reloaded.
 
-Repositories are selected by shell patterns: *repositories_include* (default *) and *repositories_exclude* (default
+Repositories are selected by shell patterns: repositories_include (default *) and repositories_exclude (default
 none), for example lake-*,archive. A repository that can't be marked, because it is read-only or permissions are
 missing, has one failed run that says why, and is then skipped until the problem is solved or changes. One whose
 previous mark or sweep is still running or queued is skipped this time. The tick names the skipped repositories; none

@@ -24,19 +24,29 @@ def requires_backup(repository: str) -> bool:
     return Settings.load(os.environ, home_folder(), repository=repository).backup_to is not None
 
 
+def last_requested(instance: dg.DagsterInstance) -> int | None:
+    """The storage id of the last approval whose sweep was requested; None if there is none.
+
+    A sensor without a cursor begins after it: Dagster keeps cursors by the name of the code location, so that one with
+    a new name would request the sweeps of all earlier approvals again.
+    """
+    values = [value for _, values in instance.get_run_tags(tag_keys=[APPROVAL_TAG]) for value in values]
+    return max((int(value) for value in values if value.isdecimal()), default=None)
+
+
 @dg.sensor(
     jobs=[sweep_job, backup_and_sweep_job],
     minimum_interval_seconds=30,
     description="""Starts the sweep of each approved mark, once per approval, and of no other mark.
 
-Approvals are given by the job *approve* or by 'lakegc approve'; a manually reported event of sweep_approval
+Approvals are given by the job approve or by 'lakegc approve'; a manually reported event of sweep_approval
 approves nothing, and the sensor says what to do instead. The sweep itself verifies the approval in the namespace
 before anything is deleted. If a backup destination is set, a backup is made first. While this sensor is off,
 sweeps start only manually; approvals given meanwhile are picked up when it is turned on.""",
 )
 def approved_sweeps(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
     # oldest first, by storage id, so that none is skipped even if many arrive together
-    last_id = int(context.cursor) if context.cursor else None
+    last_id = int(context.cursor) if context.cursor else last_requested(context.instance)
     events = context.instance.fetch_materializations(
         dg.AssetRecordsFilter(asset_key=APPROVAL, after_storage_id=last_id), limit=APPROVALS_PER_TICK, ascending=True
     ).records

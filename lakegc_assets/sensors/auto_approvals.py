@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 import dagster as dg
 
 from lakegc_assets.approval.auto_approval import Decision, apply_policy
-from lakegc_assets.assets.approval_events import DIGEST, report_approval
+from lakegc_assets.assets.approval_events import DIGEST, report_approval, shown_digest
 from lakegc_assets.assets.review import APPROVAL
 from lakegc_assets.mark.context import with_probed_capabilities
 from lakegc_assets.mark.repository_selection import list_repositories, select_repositories
@@ -64,9 +64,9 @@ def was_reported(instance: dg.DagsterInstance, partition_key: str, approval: App
         dg.AssetRecordsFilter(asset_key=APPROVAL, asset_partitions=[partition_key]), limit=10
     ).records
     events = [event.asset_materialization for event in newest]
+    shown = (shown_digest(approval), approval.digest)  # events of earlier versions have the whole digest
     return any(
-        event is not None and DIGEST in event.metadata and event.metadata[DIGEST].value == approval.digest
-        for event in events
+        event is not None and DIGEST in event.metadata and event.metadata[DIGEST].value in shown for event in events
     )
 
 
@@ -81,10 +81,10 @@ def report_new(instance: dg.DagsterInstance, repository: str, decision: Decision
 
 @dg.sensor(
     minimum_interval_seconds=300,
-    description="""Approves the newest mark of each repository with the setting *auto_approve*, if the mark meets the
-written policy. It first announces the approval in the mark's folder, and waits (*auto_approve_wait*, by default a day).
+    description="""Approves the newest mark of each repository with the setting auto_approve, if the mark meets the
+written policy. It first announces the approval in the mark's folder, and waits (auto_approve_wait, by default a day).
 `lakegc status` and `lakegc review` show what is announced, and `lakegc revoke` withdraws it for good. When the approval
-is due, everything is checked again. The sensor *approved_sweeps* then starts the sweep. Each tick says, for each
+is due, everything is checked again. The sensor approved_sweeps then starts the sweep. Each tick says, for each
 repository, what was decided, and every condition that isn't met.""",
 )
 def auto_approvals(context: dg.SensorEvaluationContext, lakefs: LakeFSResource) -> dg.SkipReason:

@@ -61,8 +61,8 @@ class NotResumed(Exception):
 same options. The sweep re-verifies everything anew before it deletes.
 
 A sweep is started again only while it could be started for the first time, too: its approval hasn't ended, and the
-mark isn't older than *brake_age*. It waits until no other run works on the repository. If it fails again, or may not be
-started, an observation of *sweep_report* says what to do. Runs that a person terminated, and sweeps that were started
+mark isn't older than brake_age. It waits until no other run works on the repository. If it fails again, or may not be
+started, an observation of sweep_report says what to do. Runs that a person terminated, and sweeps that were started
 in a terminal, are left alone. So are failures from before the sensor was first turned on.""",
 )
 def resumed_sweeps(context: dg.SensorEvaluationContext, lakefs: LakeFSResource) -> dg.SensorResult | dg.SkipReason:

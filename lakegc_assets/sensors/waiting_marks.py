@@ -51,8 +51,8 @@ class Cursor:
 
 @dg.sensor(
     minimum_interval_seconds=300,
-    description="""Reports each mark once that has waited for approval longer than *approval_reminder* (by default two
-days), as an observation of *expired_set* with how long it has waited, objects, bytes, owners, and the command that
+    description="""Reports each mark once that has waited for approval longer than approval_reminder (by default two
+days), as an observation of expired_set with how long it has waited, objects, bytes, owners, and the command that
 approves it. It starts nothing. Marks without expired objects are not reported. When the sensor is first turned on, it
 looks at the newest mark of each repository, and at none before.""",
 )

@@ -19,23 +19,24 @@ from spark_resources.stores.place import Place
 from spark_resources.stores.prefetch import fetch_in_parallel
 
 
-def record_mark(place: Place, record: MarkRecord, log_warning: LogMessage) -> None:
-    """Add a finished mark to the history. Callers must hold the namespace's lease."""
-    _update(place, lambda history: history.with_mark(record), log_warning)
+def record_mark(place: Place, record: MarkRecord, log_warning: LogMessage) -> History | None:
+    """Add a finished mark to the history, and return it; None if that failed. Callers must hold the namespace's
+    lease."""
+    return _update(place, lambda history: history.with_mark(record), log_warning)
 
 
-def record_sweep(place: Place, mark_id: str, log_warning: LogMessage) -> None:
-    """Add what the sweep of a mark, and later purges of its quarantine, have freed by now. Callers must hold the
-    namespace's lease."""
+def record_sweep(place: Place, mark_id: str, log_warning: LogMessage) -> History | None:
+    """Add what the sweep of a mark, and later purges of its quarantine, have freed by now, and return the history; None
+    if that failed. Callers must hold the namespace's lease."""
 
     def with_sweep(history: History) -> History:
         report = read_report(place, mark_id)
         return history if report is None else history.with_sweep(finished_sweep(report, read_quarantine(place, report)))
 
-    _update(place, with_sweep, log_warning)
+    return _update(place, with_sweep, log_warning)
 
 
-def _update(place: Place, change: Callable[[History], History], log_warning: LogMessage) -> None:
+def _update(place: Place, change: Callable[[History], History], log_warning: LogMessage) -> History | None:
     try:
         try:
             known = read_history(place)
@@ -43,9 +44,12 @@ def _update(place: Place, change: Callable[[History], History], log_warning: Log
             raise  # a newer version's file is left as it is
         except DamagedData:
             known = None
-        write_history(place, change(collected_history(place) if known is None else known))
+        history = change(collected_history(place) if known is None else known)
+        write_history(place, history)
+        return history
     except Exception as error:  # the run's own result is what counts
         log_warning(f"The history of {place.namespace.uri}, which lakegc status shows, was not updated: {error}")
+        return None
 
 
 def known_history(place: Place) -> History:

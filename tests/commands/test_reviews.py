@@ -21,6 +21,7 @@ from spark_resources.lakefs import LakeFS
 from spark_resources.lakefs_sandbox import Sandbox
 from spark_resources.mark_store.mark import Mark
 from spark_resources.model import EXPIRED_OBJECTS, ExpiredReason, Partition, Rules
+from spark_resources.settings import Settings
 from spark_resources.stores.place import Place
 from tests.support.command_line import Lakegc, check_terminal_safe
 from tests.support.finished_marks import COUNTS, START
@@ -228,7 +229,7 @@ def test_a_review_says_how_the_retention_rules_were_changed(
     )
     assert sentence in " ".join(lakegc.output(sandbox.settings, "review", name).split())
     assert review(lakegc, sandbox, name)["rules_changed"] == sentence
-    assert (expired_set_result(mark_run(mark), price=None).metadata or {})["rules_changed"] == sentence
+    assert (expired_set_result(mark_run(mark), Settings(), None).metadata or {})["rules_changed"] == sentence
 
 
 def mark_run(mark: Mark) -> MarkRun:

@@ -18,6 +18,7 @@ from lakegc_assets.asset_checks.brakes import BRAKE_CHECKS
 from lakegc_assets.asset_checks.invariants import INVARIANTS, MARK_CHECKS
 from lakegc_assets.cli.dagster_runs import LOCATION, run_mark
 from lakegc_assets.definitions import defs, mark_job
+from lakegc_assets.markdown import BAR_WIDTH, MAX_INLINE
 from lakegc_assets.rules.brakes import BRAKES
 from spark_resources.errors import LakegcError, Refused, WrongUsage
 from spark_resources.lakefs_sandbox import Sandbox
@@ -188,46 +189,52 @@ def test_runs_started_on_the_command_line_are_shown_on_the_overview_page(ran: Ru
         ("expired_set", 2, "address"),
     ],
 )
-def test_each_asset_shows_its_rows_size_duration_preview_and_folder(
+def test_each_asset_shows_a_summary_first_and_its_rows_duration_and_folder(
     world: World, ran: Run, asset: str, rows: int, column: str
 ) -> None:
-    """The folder has Parquet files in it."""
+    """What is long is behind a click, and the rest is shown in its place. The folder has Parquet files in it."""
     metadata = ran.materialized[asset]
-    folder = metadata["where"].removeprefix("local://lake/")
+    details = dict(re.findall(r"(?m)^\| (\S+) \| (.*) \|$", metadata["details"].replace("\\", "").strip()))
+    folder = details["where"].removeprefix("local://lake/")
 
-    assert (metadata["repository"], metadata["mark"], metadata["dagster/row_count"]) == ("lake", "m1", rows)
-    assert metadata["parquet_bytes"] > 0
+    assert next(iter(metadata)) == "summary"
+    assert metadata["summary"].startswith("**")
+    assert "../assets/" in metadata["next"]
+    assert (details["repository"], details["mark"], metadata["dagster/row_count"]) == ("lake", "m1", rows)
     assert metadata["seconds"] >= 0
-    assert len(metadata["preview"].records) == rows
-    assert column in metadata["preview"].records[0].data
-    assert metadata["where"] != folder
+    shown = metadata["examples" if asset == "expired_set" else "preview"]
+    assert f"| {column}" in shown.replace("\\", "") or f"{column} |" in shown
+    for name, value in metadata.items():
+        is_behind_a_click = name in ("details", "preview", "examples")
+        assert not isinstance(value, str) or (len(value) > MAX_INLINE) == is_behind_a_click, name
+    assert details["where"] != folder
     assert list((world.folder / folder).glob("*.parquet"))
 
 
 def test_the_expired_set_shows_how_many_objects_and_bytes_expire(ran: Run) -> None:
     """The totals that they are part of are shown, too."""
     metadata = ran.materialized["expired_set"]
+    expired_bytes, stored_bytes = metadata["expired_bytes"], metadata["stored_bytes"]
 
-    assert (metadata["candidates"], metadata["expired"]) == (4, 2)
-    assert metadata["expired_bytes"] == len(b"first") + len(b"was never committed")
-    assert metadata["state"] == "marked"
+    assert metadata["summary"].startswith("**2 of 4 objects (24 B of 55 B, 43.6 %) are expired.**")
+    assert (metadata["expired"], metadata["expired_percent"]) == (2, 43.6)
+    assert expired_bytes == len(b"first") + len(b"was never committed")
+    assert metadata["kept_bytes"] == stored_bytes - expired_bytes == len(b"second version") + len(b"will be committed")
 
 
-def test_the_expired_set_shows_plots_totals_shares_and_sample_objects(ran: Run) -> None:
-    """The totals add up to it, and the objects have paths and last commits."""
+def test_the_expired_set_shows_plots_and_sample_objects(ran: Run) -> None:
+    """The plots add up to the set, and the objects have paths and last commits."""
     metadata = ran.materialized["expired_set"]
 
-    for plot in ("bytes_by_age", "bytes_by_prefix", "bytes_by_reason"):
-        assert re.fullmatch(r"!\[Bytes by \w+\]\(data:image/png;base64,[A-Za-z0-9+/]{1000,}=*\)", metadata[plot])
-    for by in ("by_reason", "by_age", "by_prefix", "by_slice"):
-        rows = [record.data for record in metadata[by].records]
-        assert sum(row["objects"] for row in rows) == metadata["expired"]
-        assert sum(row["bytes"] for row in rows) == metadata["expired_bytes"]
-    assert (metadata["share_of_objects"], "saved_a_month" in metadata) == (0.5, False)
-    assert (metadata["explain"], metadata["pins"]) == ("lakegc explain lake PATH_OR_ADDRESS", "lakegc pins lake")
-    for kind in ("largest", "newest", "sample"):
-        rows = [record.data for record in metadata[kind].records]
-        assert {(row["path"], row["message"]) for row in rows} == {("overwritten", "first"), (None, None)}
+    for by in ("by_reason", "by_age", "by_path"):
+        rows = re.findall(r"\| (\S+) \| (\d+)\N{NO-BREAK SPACE}B \| (\d+) \|", metadata[by])
+        assert sum(int(size) for _, size, _ in rows) == metadata["expired_bytes"]
+        assert sum(int(objects) for _, _, objects in rows) == metadata["expired"]
+        assert max(len(bar) for bar, _, _ in rows) == BAR_WIDTH
+    assert "saved_a_month" not in metadata
+    assert metadata["over_time"].startswith("No sweep has freed anything here yet.\n\n| marked |")
+    assert metadata["examples"].count("| overwritten | 5 B |") == 3
+    assert len(re.findall(r"\| overwritten \|.* first \|", metadata["examples"])) == 3
 
 
 @pytest.mark.parametrize("name", [invariant.name for invariant in INVARIANTS])

@@ -13,13 +13,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+import yaml
 from playwright.sync_api import Locator, Page, expect
 from playwright.sync_api import TimeoutError as TimedOut
 
-LOCATION = "lakegc_assets.definitions"
+from lakegc_assets.cli.dagster_runs import LOCATION
+
 JOB = f"/locations/{LOCATION}/jobs/mark"
 SCHEDULE = f"/locations/{LOCATION}/schedules/mark_repositories"
 SENSOR = f"/locations/{LOCATION}/sensors/approved_sweeps"
+WIDTH, HEIGHT = 1500, 1000
+"""The size of the browser's window."""
 RUN_LIMIT_S = 600.0  # two runs execute at a time, and others may be queued before this one
 
 expect.set_options(timeout=60_000)
@@ -80,10 +84,13 @@ class Ui:
         """Leave the UI while waiting for runs: an open page constantly polls its server and redraws."""
         self.page.goto("about:blank")
 
-    def picture(self, name: str) -> None:
-        """Save a screenshot if a folder for screenshots is set."""
+    def picture(self, name: str, *, height: int = HEIGHT) -> None:
+        """Save a screenshot if a folder for screenshots is set, with the window as high as the page's content."""
         if self.pictures:
+            self.page.set_viewport_size({"width": WIDTH, "height": height})
+            self.page.wait_for_timeout(500)  # charts are animated
             self.page.screenshot(path=self.pictures / f"{name}.png")
+            self.page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
 
     def events(self, asset: str, partition: str, count: int) -> Locator:
         """The events of an asset's partition, newest first, once there are `count`. The page is reloaded until then."""
@@ -124,7 +131,7 @@ class Ui:
         expect(editor).to_contain_text("digest")  # only the partition's template has this field
         editor.click()
         page.keyboard.press("ControlOrMeta+a")
-        page.keyboard.insert_text(json.dumps({"ops": {"give_approval": {"config": config}}}))
+        page.keyboard.insert_text(yaml.safe_dump({"ops": {"give_approval": {"config": config}}}, sort_keys=False))
         self.picture("launchpad-approve")
         launch = page.get_by_role("button", name="Launch Run")
         expect(launch).to_be_enabled()

@@ -23,9 +23,23 @@ from spark_resources.model import Rules
 from tests.support.command_line import NO_AGE, Lakegc
 from tests.support.mark_runs import quick_environment
 from tests.support.s3_servers import free_port
-from tests.support.ui_pages import Ui, polled
+from tests.support.ui_pages import HEIGHT, WIDTH, Ui, polled
 
-NIGHT = ("night-a", "night-broken")
+FLEET = ("archive", "clicks", "orders")
+BROKEN = "archive"
+PATHS = ("orders/2026.parquet", "exports/daily.csv")
+DAYS_OF_COMMITS = {400: 1, 120: 2, 60: 3, 45: 4}
+"""How many days ago each commit was made, by its number. The last one is the newest, so it is retained."""
+FLEET_FILE = """\
+mark_cron = "* * * * *"              # every minute
+max_probes = 0
+brake_first_share = 0.2              # more than half of each repository would expire
+price_per_gb_month = 0.023
+owners = ["data-platform"]
+
+[repositories.orders]
+owners = ["shop-team"]
+"""
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 QUIET = ("no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking",
          "disable-component-update", "disable-sync")  # fmt: skip
@@ -54,26 +68,36 @@ def browser(chromium: str) -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    """`lake`, where one object expires and another has the size of a live one, and two repositories for the nightly
-    schedule, one of them broken.
+    """A fleet of three repositories with the same history, one of them broken: FLEET.
 
-    All objects are three days old.
+    Each has six expired objects of different ages and paths, and one with the size of a live one that was never
+    committed.
     """
     with Sandbox(tmp_path_factory.mktemp("sandbox")) as server:
-        server.set_clock(server.now() - timedelta(days=3))
-        for name in ("lake", *NIGHT):
-            lake, then = server.create(name), server.now()
+        now = server.now()
+        for name in FLEET:
+            server.set_clock(now - timedelta(days=500))
+            lake = server.create(name)
             set_rules(lake, Rules(30, {}))
-            lake.put("main", "overwritten", b"first")
-            lake.commit("main", "first", date=then - timedelta(days=60))
-            lake.put("main", "overwritten", b"the second version")
-            lake.put("main", "other", b"123456789")
-            lake.commit("main", "second", date=then - timedelta(days=50))
-            lake.put("main", "forgotten", b"987654321")
+            for days, number in DAYS_OF_COMMITS.items():
+                server.set_clock(now - timedelta(days=days))
+                for path in PATHS:
+                    lake.put("main", path, content(path, number))
+                lake.commit("main", f"import {number}")
+            lake.put("main", "forgotten", FORGOTTEN)
             lake.reset("main")
         server.set_clock(None)
-        cut_short(server.local_path / "night-broken")
+        cut_short(server.local_path / BROKEN)
         yield server
+
+
+def content(path: str, number: int) -> bytes:
+    """The content of a path in a commit, larger from commit to commit."""
+    return f"{path} {number} ".encode() * 1_000 * number
+
+
+FORGOTTEN = content(PATHS[0], len(DAYS_OF_COMMITS))[::-1]
+"""An object of the size of a live one, so that a branch might serve it. It was never committed."""
 
 
 def cut_short(namespace: Path) -> None:
@@ -85,9 +109,9 @@ def cut_short(namespace: Path) -> None:
 
 @pytest.fixture(scope="module")
 def dagster_home(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Dagster home in which the command line made the mark `night-a|by-cli`."""
+    """A Dagster home in which the command line made the mark `clicks|by-cli`."""
     home = tmp_path_factory.mktemp("dagster")
-    outcome = Lakegc(home, on_disk=True)(sandbox.settings, "mark", "night-a", "--mark-id", "by-cli", *NO_AGE)
+    outcome = Lakegc(home, on_disk=True)(sandbox.settings, "mark", "clicks", "--mark-id", "by-cli", *NO_AGE)
     assert outcome.code == 0, outcome.err
     return home
 
@@ -110,25 +134,22 @@ def log(pictures: Path | None, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 @pytest.fixture(scope="module")
 def address(sandbox: Sandbox, dagster_home: Path, log: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of `lakegc ui`. The schedule ticks every minute, no path probes are allowed, and a brake trips
-    early."""
+    """The address of `lakegc ui` with FLEET_FILE: the schedule ticks every minute, no path probes are allowed, and a
+    brake trips early."""
     port = free_port()
     cleared = {name: value for name, value in os.environ.items() if not name.startswith(("LAKEGC_", "LAKECTL_"))}
-    known = {
-        "max_probes": "0",
-        "brake_first_share": "0.2",  # a quarter of the objects of `lake` would expire
-        "mark_cron": "* * * * *",
-        "repositories_include": "night-*",
-    }
+    fleet_file = tmp_path_factory.mktemp("fleet") / "lakegc.toml"
+    fleet_file.write_text(FLEET_FILE)
     places = {
         "HOME": str(tmp_path_factory.mktemp("home")),
         "DAGSTER_HOME": str(dagster_home),
+        "LAKEGC_CONFIG": str(fleet_file),
         "XDG_CACHE_HOME": platformdirs.user_cache_dir(),  # Spark's classes, which take longer to write than a mark
     }
     with log.open("wb") as logged:
         process = subprocess.Popen(
             [sys.executable, "-m", "lakegc_assets.cli", "ui", "--port", str(port)],
-            env={**cleared, **quick_environment({**sandbox.settings, **known}), **places},
+            env={**cleared, **quick_environment(sandbox.settings), **places},
             cwd=log.parent, stdin=subprocess.DEVNULL, stdout=logged, stderr=logged, start_new_session=True,
         )  # fmt: skip
     try:
@@ -143,7 +164,7 @@ def address(sandbox: Sandbox, dagster_home: Path, log: Path, tmp_path_factory: p
 @pytest.fixture(scope="module")
 def ui(chromium: str, address: str, browser: Browser, log: Path, pictures: Path | None) -> Iterator[Ui]:
     """The served UI in a browser window."""
-    page = browser.new_page(viewport={"width": 1500, "height": 1000}, reduced_motion="reduce")
+    page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, reduced_motion="reduce")
     page.set_default_timeout(60_000)
     yield Ui(address, page, log, pictures)
     page.close()

@@ -3,7 +3,6 @@ users."""
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -23,12 +22,10 @@ MINE = f"lakegc-{os.geteuid()}"
 
 # The installation is writable, so numba must be prevented from using it.
 CACHES = """
-import json, os, warnings
+import warnings
 warnings.simplefilter("error")
-from lakegc_assets.mark.figures import in_markdown, new_figure
 from spark_resources.sstable import default_decoder
-print(json.dumps({"decoder": default_decoder(1 << 40).name, "drawn": in_markdown(new_figure(1, 1), "a")[:5],
-                  "fonts": os.environ["MPLCONFIGDIR"]}))
+print(default_decoder(1 << 40).name)
 """
 
 
@@ -78,7 +75,7 @@ def test_another_users_folder_is_not_used_as_the_fallback(temporary: Path) -> No
     assert temporary_folder().stat().st_uid == os.geteuid()
 
 
-def test_plots_and_compiled_loops_work_without_a_home_folder(temporary: Path) -> None:
+def test_compiled_loops_work_without_a_home_folder(temporary: Path) -> None:
     """If neither the home nor the installation can be written to, the files go to the fallback without a warning."""
     environ = {**os.environ, "NUMBA_CACHE_LOCATOR_CLASSES": "UserProvidedCacheLocator,UserWideCacheLocator"}
     ended = subprocess.run(
@@ -88,9 +85,8 @@ def test_plots_and_compiled_loops_work_without_a_home_folder(temporary: Path) ->
     assert ended.returncode == 0, ended.stderr
     cache = temporary / MINE / "cache"
 
-    assert json.loads(ended.stdout) == {"decoder": "vectorised", "drawn": "![a](", "fonts": f"{cache}/matplotlib"}
-    assert ended.stderr == ""
-    assert {"matplotlib", "numba"} <= {path.name for path in cache.iterdir()}
+    assert (ended.stdout, ended.stderr) == ("vectorised\n", "")
+    assert "numba" in {path.name for path in cache.iterdir()}
     assert [path.name for path in temporary.iterdir()] == [MINE]
 
 

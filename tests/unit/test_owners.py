@@ -1,0 +1,37 @@
+"""The owners of assets in Dagster, from the setting `owners`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from lakegc_assets.owners import configured_owners
+
+FILE = 'owners = ["data-platform", "ada@example.org"]\n[repositories.lake]\nowners = "other"\n'
+
+
+@pytest.mark.parametrize(
+    ("variable", "owners"),
+    [
+        ("", ["team:data-platform", "ada@example.org"]),
+        (" on call , ada@example.org,", ["team:on call", "ada@example.org"]),
+    ],
+)
+def test_owners_of_all_repositories_own_the_assets(tmp_path: Path, variable: str, owners: list[str]) -> None:
+    """The variable precedes the fleet file, and Dagster accepts the result."""
+    file = tmp_path / "lakegc.toml"
+    file.write_text(FILE)
+
+    found = configured_owners({"LAKEGC_CONFIG": str(file), "LAKEGC_OWNERS": variable})
+
+    assert found == owners
+    assert dg.AssetSpec("a", owners=found).owners == owners
+
+
+def test_assets_have_no_owners_without_the_setting(tmp_path: Path) -> None:
+    file = tmp_path / "lakegc.toml"
+    file.write_text('[repositories.lake]\nowners = "other"\n')
+
+    assert configured_owners({"LAKEGC_CONFIG": str(file)}) == []
