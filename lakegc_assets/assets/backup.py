@@ -71,16 +71,16 @@ def backup(context: dg.AssetExecutionContext, config: BackupConfig, marks: Marks
         )  # fmt: skip
         summary = back_up(run)
         publish_backup(summary, partition.repository, settings, logged_and_warned(context.log.warning))
-        return backup_result(summary, f"{run.to.store().where}/{run.folder}")
+        return backup_result(partition, summary, f"{run.to.store().where}/{run.folder}")
 
 
-def backup_result(summary: Backup, where: str) -> dg.MaterializeResult[Any]:
+def backup_result(partition: Partition, summary: Backup, where: str) -> dg.MaterializeResult[Any]:
     """The result of `backup`: totals by outcome, and the backup's location."""
-    key, subject = str(Partition(summary.subject.repository, summary.subject.mark_id)), summary.subject
-    details = {"repository": subject.repository, "mark": subject.mark_id, "digest": subject.digest, "where": where}
+    key, digest = str(partition), summary.subject.digest
+    details = {"repository": partition.repository, "mark": partition.mark_id, "digest": digest, "where": where}
     return dg.MaterializeResult(
         metadata={
-            "summary": inline(summary_in_words(summary)),
+            "summary": inline(summary_in_words(partition, summary)),
             "next": inline(
                 f"What was copied: {asset_link('expired_set', key)}. "
                 f"What was deleted: {asset_link('sweep_report', key)}"
@@ -94,11 +94,11 @@ def backup_result(summary: Backup, where: str) -> dg.MaterializeResult[Any]:
     )
 
 
-def summary_in_words(summary: Backup) -> str:
+def summary_in_words(partition: Partition, summary: Backup) -> str:
     """How much was copied, as Markdown."""
     missing = "" if summary.copied == summary.marked else " **A sweep that requires this backup keeps the others.**"
     return (
         f"**{summary.copied:,} of {plural(summary.marked, 'expired object')} ({size(summary.copied_bytes)}) have a "
         "copy**, each compared with its original. `lakegc restore "
-        f"{summary.subject.repository} {summary.subject.mark_id} PLACE` copies them back.{missing}"
+        f"{partition.repository} {partition.mark_id} PLACE` copies them back.{missing}"
     )

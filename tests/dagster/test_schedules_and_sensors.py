@@ -14,12 +14,14 @@ import pytest
 from dagster._core.errors import ScheduleExecutionError  # the daemon gets this error, which has no public name
 
 from lakegc_assets import dead_runs
+from lakegc_assets.assets.approval_events import DIGEST
+from lakegc_assets.assets.review import APPROVAL
 from lakegc_assets.definitions import defs, mark_job, sweep_job
 from lakegc_assets.partitions import REPOSITORY_TAG
 from lakegc_assets.schedules import marks as schedules
 from lakegc_assets.schedules.freshness import check_freshness
 from lakegc_assets.schedules.marks import PREFLIGHT_TAG, Preflight, mark_repositories
-from lakegc_assets.sensors.approvals import approved_sweeps, requires_backup
+from lakegc_assets.sensors.approvals import APPROVAL_TAG, approved_sweeps, last_requested, requires_backup
 from lakegc_assets.sensors.auto_approvals import auto_approvals
 from lakegc_assets.sensors.failed_sweeps import resumed_sweeps
 from lakegc_assets.sensors.notifications import notifications
@@ -384,6 +386,29 @@ def test_the_runs_of_every_partition_are_tagged_with_its_repository(job: str) ->
 
     assert job_definition.get_tags_for_partition_key("lake|m1", None)[REPOSITORY_TAG] == "lake"
     assert REPOSITORY_TAG not in job_definition.get_tags_for_partition_key("nonsense", None)
+
+
+def test_a_sensor_without_a_cursor_requests_no_earlier_sweep_again() -> None:
+    """As after an upgrade that renames the code location: approvals up to the last requested one are done."""
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert last_requested(instance) is None
+        first, second = (reported_approval(instance, f"lake|m{number}") for number in (1, 2))
+        for storage_id in (str(first), "nonsense"):
+            instance.add_run(dg.DagsterRun("sweep", tags={APPROVAL_TAG: storage_id}))
+
+        result = approved_sweeps(dg.build_sensor_context(instance))
+
+        assert isinstance(result, dg.SensorResult)
+        assert [request.partition_key for request in result.run_requests or ()] == ["lake|m2"]
+        assert result.cursor == str(second)
+
+
+def reported_approval(instance: dg.DagsterInstance, partition_key: str) -> int:
+    """Report the event of an approval, and return its storage id."""
+    instance.report_runless_asset_event(
+        dg.AssetMaterialization(APPROVAL, partition=partition_key, metadata={DIGEST: "f" * 12})
+    )
+    return instance.fetch_materializations(APPROVAL, limit=1).records[0].storage_id
 
 
 # --- the sensor -----------------------------------------------------------------------------------------------------
