@@ -7,6 +7,7 @@ values: such values belong behind the click, too.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from urllib.parse import quote
 
@@ -20,12 +21,16 @@ EIGHTHS = " ▏▎▍▌▋▊▉█"
 PLOT_WIDTH, PLOT_HEIGHT, PLOT_COLOR = 480, 64, "%237a6ff0"
 WIDEST_COLUMN = 24
 SAFE_IN_SVG = "=:/'%-,"
+_ADDRESS = re.compile(r"https?(?=://)|www(?=\.)", re.IGNORECASE)
 _ACTIVE = {ord(mark): f"\\{mark}" for mark in "\\`*_{}[]<>#+!|~$&:.@^\"'()"}
 
 
 def as_text(name: str) -> str:
-    """A name as literal text: nothing in it is a link, a picture, a tag, a formula or the end of a table's cell."""
-    return escaped_name(name).translate(_ACTIVE)
+    """A name as literal text: nothing in it is a link, a picture, a tag, a formula or the end of a table's cell.
+
+    The UI makes links of addresses even if they are escaped, so that those have an invisible character in them.
+    """
+    return _ADDRESS.sub("\\g<0>\N{WORD JOINER}", escaped_name(name)).translate(_ACTIVE)
 
 
 def unbroken(text: str) -> str:

@@ -54,11 +54,10 @@ def shown_digest(approval: Approval) -> str:
 def summary(proposal: Proposal, approval: Approval) -> str:
     """Who approved what until when, and what happens next, as Markdown."""
     counts = proposal.record.counts
-    until = "" if approval.until is None else f" until {approval.until:%Y-%m-%d %H:%M} UTC"
-    released = "".join(f" Brake {as_text(name)} released: {as_text(why)}." for name, why in approval.released.items())
+    until = f", until {approval.until:%Y-%m-%d %H:%M} UTC"
     return (
         f"**{as_text(approval.who)} approved that {plural(counts['expired'], 'object')} "
-        f"({size(counts['expired_bytes'])}) may be deleted**, once{until}.{released} If the sensor *approved_sweeps* "
+        f"({size(counts['expired_bytes'])}) may be deleted**, once{until}. If the sensor *approved_sweeps* "
         "is on, the sweep begins within a minute. Otherwise materialize *sweep_report*."
     )
 

@@ -10,7 +10,7 @@ from typing import Any
 import dagster as dg
 import pyarrow as pa
 
-from lakegc_assets.formatting import fraction, monthly_cost, size
+from lakegc_assets.formatting import fraction, size
 from lakegc_assets.mark.changed_rules import changed_rules
 from lakegc_assets.mark.context import MarkRun
 from lakegc_assets.mark.over_time import over_time
@@ -66,7 +66,7 @@ def expired_set_result(run: MarkRun, settings: Settings, history: History | None
         metadata["examples"] = behind_a_click(examples(run))
     if history is not None:
         metadata["over_time"] = inline(over_time(history))
-    metadata |= plotted_numbers(totals.whole, facts, settings.price_per_gb_month)
+    metadata |= plotted_numbers(totals.whole, facts)
     return dg.MaterializeResult(metadata=metadata | common_metadata(run, "expired_set", ""))
 
 
@@ -82,7 +82,7 @@ def next_steps(run: MarkRun) -> str:
     )
 
 
-def plotted_numbers(expired: Sum, facts: Mapping[str, Any], price: float | None) -> dict[str, int | float]:
+def plotted_numbers(expired: Sum, facts: Mapping[str, Any]) -> dict[str, int | float]:
     """The numbers that Dagster plots over the marks of all repositories."""
     stored_bytes = facts["candidate_bytes"]
     return {
@@ -91,7 +91,6 @@ def plotted_numbers(expired: Sum, facts: Mapping[str, Any], price: float | None)
         "expired_percent": round(100 * fraction(expired.bytes, stored_bytes), 1),
         "stored_bytes": stored_bytes,
         "kept_bytes": stored_bytes - expired.bytes,
-        **({} if price is None else {"saved_a_month": round(monthly_cost(expired.bytes, price), 2)}),
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lakegc_assets.formatting import percent, plural, size
+from lakegc_assets.formatting import plural, size
 from lakegc_assets.markdown import table, unbroken
 from spark_resources.mark_store.history import FinishedMark, History
 
@@ -18,12 +18,13 @@ def over_time(history: History) -> str:
 
 def mark_row(mark: FinishedMark, freed_bytes: int | None) -> tuple[str, ...]:
     cells = (
+        f"{mark.finished:%b %d}",  # short, so that the table fits next to the page's other columns
         size(mark.candidate_bytes),
         size(mark.candidate_bytes - mark.expired_bytes),
-        f"{size(mark.expired_bytes)}, {percent(mark.expired_bytes, mark.candidate_bytes)}",
+        size(mark.expired_bytes),
         "" if freed_bytes is None else size(freed_bytes),
     )
-    return f"{mark.finished:%Y-%m-%d %H:%M}", *map(unbroken, cells)
+    return tuple(map(unbroken, cells))
 
 
 def freed_in_words(history: History) -> str:

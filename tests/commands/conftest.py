@@ -31,6 +31,7 @@ ON_A_LINE = {
     "data/s/:smile:",
     'data/s/"quoted", and more',
     "data/tab\there/a",
+    "data/s/[x](www.evil.example) ![y](z)|`<img onerror=a>",
     "=1+1",
     "-rf",
 }

@@ -38,8 +38,7 @@ def stored(sandbox: Sandbox) -> set[bytes]:
 def occasion(ui: Ui) -> str:
     """The mark id of the schedule's first tick: it was turned on, and turned off again afterwards.
 
-    In the meantime the sensor was turned on. Then a run is launched for a partition with an invalid name, and a mark
-    of another repository by hand.
+    In the meantime the sensor was turned on.
     """
     page = ui.open("/automation")
     for name in ("mark_repositories", "new_repositories", "approved_sweeps", "Every minute"):
@@ -59,8 +58,6 @@ def occasion(ui: Ui) -> str:
     # the daemon writes the schedule's state when it has requested runs, and would turn it on again
     expect(ui.open(SCHEDULE).get_by_text("3 runs requested").first).to_be_visible()
     ui.turn(SCHEDULE, on=False)
-    ui.launch("nonsense")
-    ui.launch(BY_HAND)
     return mark_id
 
 
@@ -82,8 +79,13 @@ class Approved:
 
 @pytest.fixture(scope="module")
 def approved(ui: Ui, mark: str, sandbox: Sandbox) -> Approved:
-    """The approval of that mark. First an event is reported by hand, which approves nothing, then the job is run."""
+    """The approval of that mark. First an event is reported by hand, which approves nothing, then the job is run.
+
+    Two more runs are launched, which need no waiting for: for a partition with an invalid name, and a mark by hand.
+    """
     before = Approved(stored(sandbox), ui.runs("sweep"))
+    ui.launch("nonsense")
+    ui.launch(BY_HAND)
     ui.report_by_hand(mark, "by Ada")
     ui.events("sweep_approval", mark, 2)  # the event, and the sensor's reaction to it
     ui.approve(mark, by="Ada", digest=digest(sandbox, mark), release=RELEASED)
@@ -106,6 +108,15 @@ def swept(ui: Ui, mark: str, approved: Approved) -> Run:
 def row(page: Page, name: str) -> Locator:
     """The row with this name in an asset's metadata."""
     return page.locator("tr").filter(has=page.get_by_text(name, exact=True)).last
+
+
+def fits(page: Page) -> bool:
+    """Whether nothing of an asset's metadata is cut off: a value that is too wide makes the table wider than its
+    place."""
+    table = page.locator("table", has=page.get_by_text("summary", exact=True)).last
+    edges = "table => [table, table.parentElement].map(element => element.getBoundingClientRect().right)"
+    right, limit = table.evaluate(edges)
+    return bool(right <= limit + 1)
 
 
 def open_partition(ui: Ui, asset: str, mark: str) -> Page:
@@ -131,9 +142,13 @@ def test_the_page_of_an_expired_set_tells_its_story(ui: Ui, mark: str, sandbox: 
     expect(row(page, "by_age")).to_contain_text("over a year")
     expect(row(page, "over_time")).to_contain_text("No sweep has freed anything here yet.")
     assert page.get_by_text("█").first.is_visible()
-    metadata = page.locator("table", has=page.get_by_text("summary", exact=True)).last
-    assert metadata.evaluate("table => table.scrollWidth <= table.parentElement.clientWidth")
-    ui.picture("expired-set", height=1900)
+    assert fits(page)
+    ui.picture("expired-set", height=1600)
+    row(page, "examples").get_by_text("Show Markdown").click()
+    expect(page.get_by_text("Largest objects")).to_be_visible()
+    expect(page.get_by_text("import 3").first).to_be_visible()
+    ui.picture("examples")
+    page.get_by_role("button", name="Close").click()
 
     row(page, "next").get_by_role("link", name="Approve").click()
     expect(page).to_have_url(re.compile(r"/assets/sweep_approval\?"))
@@ -141,7 +156,9 @@ def test_the_page_of_an_expired_set_tells_its_story(ui: Ui, mark: str, sandbox: 
 
     page = ui.open("/assets/expired_set")
     expect(page.get_by_text("Only an approval allows deleting them")).to_be_visible()
-    ui.picture("asset", height=1400)
+    expect(row(page, "summary")).to_contain_text("objects")
+    assert fits(page)
+    ui.picture("asset", height=1800)
     page.get_by_role("button", name="Plots").click()
     expect(page.get_by_text("expired_bytes", exact=True)).to_be_visible()
     ui.picture("plots", height=1600)
@@ -245,7 +262,7 @@ def test_the_page_of_a_sweep_tells_its_story(ui: Ui, mark: str, swept: Run) -> N
     ui.picture("swept")
 
 
-def test_an_invalid_partition_key_is_refused_with_the_expected_form(ui: Ui, occasion: str) -> None:
+def test_an_invalid_partition_key_is_refused_with_the_expected_form(ui: Ui, approved: Approved) -> None:
     """The page of the run shows one sentence. No asset is shown as failed, and the key is removed."""
     run = ui.ended_run("nonsense")
     page = ui.open(f"/runs/{run.id}")
@@ -256,7 +273,7 @@ def test_an_invalid_partition_key_is_refused_with_the_expected_form(ui: Ui, occa
     ui.picture("bad-key")
 
 
-def test_a_mark_can_be_launched_by_hand(ui: Ui, occasion: str) -> None:
+def test_a_mark_can_be_launched_by_hand(ui: Ui, approved: Approved) -> None:
     """A partition that is added in the dialog becomes a mark."""
     run = ui.ended_run(BY_HAND)
     assert (run.status, run.tags[REPOSITORY_TAG]) == ("SUCCESS", "clicks")
