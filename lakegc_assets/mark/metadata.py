@@ -77,8 +77,8 @@ def next_steps(run: MarkRun) -> str:
         f"1. Review the numbers below and {checks_link('expired_set', 'the checks')}, or `lakegc review {name}`\n"
         f"2. {asset_link('sweep_approval', key, 'Approve')}, or `lakegc approve {name}`\n"
         f"3. See {asset_link('sweep_report', key, 'what was deleted')}, or `lakegc report {name}`\n\n"
-        f"Why is an object kept or expired? `lakegc explain {run.partition.repository} PATH_OR_ADDRESS`. What does each "
-        f"branch alone keep? `lakegc pins {run.partition.repository}`"
+        f"Why is an object kept or expired? `lakegc explain {run.partition.repository} PATH_OR_ADDRESS`. "
+        f"What does each branch alone keep? `lakegc pins {run.partition.repository}`"
     )
 
 
