@@ -7,7 +7,8 @@
     │   ├── NothingToDo         exit 3   already done, or not approved: nothing was changed
     │   └── DamagedData         exit 3   missing or invalid data (invariants 3 and 4)
     │       ├── Untrusted                a record without a valid signature by a known key
-    │       └── UnknownFormat            a record in a format that this version of lakegc doesn't support
+    │       ├── UnknownFormat            a record in a format that this version of lakegc doesn't support
+    │       └── Retired                  a mark whose files were removed because of its age
     ├── FinishedWithFailures    exit 4   a sweep, undo, backup or restore ended, but did not fully succeed
     └── Unavailable             exit 1   the server or the store could not be used
         ├── Transient                    a temporary failure: retried by the retry policy, and only there
@@ -76,6 +77,14 @@ class Untrusted(DamagedData):
 
 class UnknownFormat(DamagedData):
     """Raised for a record in a format that this version of lakegc doesn't support, because a newer version wrote it."""
+
+
+class Retired(DamagedData):
+    """Raised for a mark that was retired: its record remains, but its files were or are being removed.
+
+    Nothing is damaged, but whoever can do without damaged files can do without these, too: an incremental mark becomes
+    a full one, for example.
+    """
 
 
 class FinishedWithFailures(LakegcError):

@@ -363,6 +363,7 @@ class MarkState(StrEnum):
     SWEPT_WITH_FAILURES = "swept with failures"
     FAILED = "failed"
     SUPERSEDED = "superseded"
+    RETIRED = "retired"
 
 
 def cutoff_for(start: datetime, min_age: timedelta) -> datetime:

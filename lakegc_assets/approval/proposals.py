@@ -22,7 +22,7 @@ from spark_resources.mark_store.approval import (
 from spark_resources.mark_store.foreign_expired_set import reference_mark
 from spark_resources.mark_store.foreign_layouts import LAYOUTS_WITH_SUMMARY, ReferenceMark
 from spark_resources.mark_store.mark import Mark, own_mark_ids
-from spark_resources.mark_store.record import MarkRecord
+from spark_resources.mark_store.record import MarkRecord, refuse_retired
 from spark_resources.model import MarkState, check_mark_id
 from spark_resources.stores.base import Store
 from spark_resources.stores.place import Place
@@ -103,6 +103,8 @@ def propose(target: Target, name: str, *, now: datetime) -> Proposal:
 
 
 def refuse_unfinished(record: MarkRecord) -> None:
+    """Raise `WrongUsage` for an unfinished mark, and `Retired` for a retired one."""
+    refuse_retired(record)
     if record.finished is None:
         reason = f": {record.failure}" if record.failure else ""
         problem = full_stop(f"mark {record.mark_id} of {record.repository} is not finished ({record.state}){reason}")
@@ -128,7 +130,8 @@ def refuse_unusable_foreign_mark(target: Target, foreign: ReferenceMark) -> None
 
 
 def refuse_used(proposal: Proposal) -> None:
-    """Raise `Refused` if a mark is being swept, was swept, or was superseded by a newer one."""
+    """Raise `Refused` if a mark is being swept, was swept, was superseded by a newer one, or was retired."""
+    refuse_retired(proposal.record)
     state = proposal.record.state
     if state in USED_STATES:
         raise NothingToDo(

@@ -389,6 +389,36 @@ def purge(
 
 
 @app.command()
+def retire(
+    repository: Annotated[str | None, typer.Argument(metavar="[REPO]", help="a repository's id")] = None,
+    mark_ids: Annotated[
+        list[str] | None, typer.Argument(metavar="[MARK]...", help="only these marks; by default all old ones")
+    ] = None,
+    all_repositories: Annotated[
+        bool, typer.Option("--all", help="all repositories that are selected for marks")
+    ] = False,
+    older_than: Annotated[
+        str,
+        typer.Option(
+            metavar="AGE", help="time since a mark, its approval or its sweep ended, e.g. 90d; retire_after by default"
+        ),
+    ] = "",
+    apply: Annotated[
+        bool, typer.Option("--apply", help="retire them; without it, only show what would be done")
+    ] = False,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Remove the files of old marks that nothing needs. Shows them first; records and reports remain."""
+    from lakegc_assets.cli import retire as retirement
+
+    age = retirement.parse_older_than(older_than)
+    options = retirement.RetireOptions(repository, tuple(mark_ids or ()), all_repositories, age, apply)
+    with progress(repository):
+        outcomes = retirement.retire(options)
+    retirement.show(outcomes, options, as_json=output is Format.JSON)
+
+
+@app.command()
 def status(
     repository: Annotated[str | None, typer.Argument(metavar="[REPO]", help="one repository; all by default")] = None,
     output: FormatOption = Format.TABLE,

@@ -35,7 +35,7 @@ _UsageError: Any = typer.BadParameter.__mro__[1]
 
 
 INTERRUPTED = 130  # as in shells, and Typer's exit code for Ctrl-C
-RESUMABLE = frozenset({"sweep", "backup", "restore", "undo", "purge"})
+RESUMABLE = frozenset({"sweep", "backup", "restore", "undo", "purge", "retire"})
 """Commands that resume when they are run again."""
 
 

@@ -32,7 +32,7 @@ from spark_resources.host.user_folders import home_folder
 from spark_resources.lakefs import LakeFS, LakeFSSettings
 from spark_resources.mark_store.foreign_layouts import reference_marks
 from spark_resources.mark_store.mark import Mark, asset_folder, marks
-from spark_resources.mark_store.record import MarkRecord, newest_finished
+from spark_resources.mark_store.record import MarkRecord, newest_finished, refuse_retired
 from spark_resources.model import EXPIRED_OBJECTS, Partition
 from spark_resources.settings import Settings
 from spark_resources.spark.datasets import file_batches
@@ -74,6 +74,8 @@ def refuse_mark_early(partition: Partition, options: Mapping[str, Any]) -> None:
             f"there is no finished mark {since} of {partition.repository} to base an incremental mark on. To list "
             f"the marks: {command('status', partition.repository)}"
         )
+    if since:
+        refuse_retired(Mark.open(target.place, since).record)
 
 
 def refuse_used_id(target: Target, partition: Partition) -> None:
@@ -194,9 +196,10 @@ def resolve_mark_id(place: Place, repository: str, mark_id: str) -> str:
 
 def open_mark(repository: str, mark_id: str) -> Mark:
     """One of lakegc's finished marks; 'latest' is the newest one. Raises `NotFound` if there is no such mark,
-    `WrongUsage` if it isn't finished."""
+    `WrongUsage` if it isn't finished, `Retired` if it was retired."""
     place = Server.configured().target(repository).place
     mark = Mark.open(place, resolve_mark_id(place, repository, mark_id))
+    refuse_retired(mark.record)
     if mark.record.finished is None:
         reason = f": {mark.record.failure}" if mark.record.failure else ""
         problem = full_stop(f"mark {mark_id} of {repository} is not finished ({mark.record.state}){reason}")

@@ -27,13 +27,14 @@ from lakegc_assets.cli.invocation import command
 from lakegc_assets.cli.mark import Server
 from lakegc_assets.cli.object_list import print_rows
 from lakegc_assets.cli.sweep import show_report
+from lakegc_assets.formatting import plural
 from lakegc_assets.mark import dot_segments
 from lakegc_assets.mark.context import Target
 from lakegc_assets.sweep.quarantine import Quarantine, read_quarantine
 from lakegc_assets.sweep.report import Report, read_report
 from spark_resources.errors import NotFound, WrongUsage
 from spark_resources.mark_store.mark import Mark, marks
-from spark_resources.mark_store.record import finished_at
+from spark_resources.mark_store.record import MarkRecord, finished_at, refuse_retired, retirement_in_words
 from spark_resources.model import RECEIPTS, MarkState, Outcome, check_mark_id
 from spark_resources.spark.datasets import all_batches, open_dataset
 from spark_resources.stores.place import Place
@@ -81,13 +82,19 @@ def show(repository: str, name: str, *, list_all: bool, output_format: str) -> N
     `find_report`."""
     target = Server.configured().target(repository)
     place, report = target.place, find_report(target, name)
+    record = own_record(place, report.mark_id)
+    is_retired = record is not None and record.state is MarkState.RETIRED
     if list_all:
+        if record is not None:
+            refuse_retired(record)
         print_rows(outcomes(place, report), RECEIPTS.names, output_format, line_of=as_line, if_empty=NOTHING_SWEPT)
         return
-    reasons, quarantine = reasons_of(place, report), read_quarantine(place, report)
-    location, facts = f"{place.namespace.uri}/{report.dataset['folder']}", expired_set_facts(place, report.mark_id)
+    reasons, quarantine = Reasons() if is_retired else reasons_of(place, report), read_quarantine(place, report)
+    location = "" if is_retired else f"{place.namespace.uri}/{report.dataset['folder']}"
+    facts = {} if record is None else record.step("expired_set").facts
     if output_format == "json":
-        print_text(json.dumps(document(report, reasons, quarantine, location, facts), indent=1))
+        retired = {"retired": None if record is None else record.retired}
+        print_text(json.dumps(document(report, reasons, quarantine, location, facts) | retired, indent=1))
         return
     show_report(report, as_json=False, quarantine=quarantine)
     show_reasons(reasons)
@@ -95,11 +102,12 @@ def show(repository: str, name: str, *, list_all: bool, output_format: str) -> N
         f"Swept by {report.by}, {report.began:%Y-%m-%d %H:%M:%S} to {report.ended:%Y-%m-%d %H:%M:%S} UTC.",
         f"Quarantined objects now: {quarantine.counts_in_words()}." if quarantine.quarantined else "",
         *(f"{sentence}." for sentence in dot_segments.sentences(facts)),
-        f"The outcome of every object, as Parquet: {location}",
+        retired_sentence(record) if record is not None and is_retired else f"{OUTCOMES_AS_PARQUET}: {location}",
     ):
         if sentence:
             print_sentence(sentence)
-    print_command("List the outcome of every object", command("report", repository, report.mark_id, "--list"))
+    if not is_retired:
+        print_command("List the outcome of every object", command("report", repository, report.mark_id, "--list"))
 
 
 def outcomes(place: Place, report: Report) -> Iterator[pa.Table]:
@@ -118,9 +126,21 @@ def reason_in_words(row: Mapping[str, Any]) -> str:
     return " ".join(filter(None, (row["code"], row["why"])))
 
 
-def expired_set_facts(place: Place, mark_id: str) -> Mapping[str, Any]:
-    """The facts that one of lakegc's marks recorded about its expired set; empty for a foreign mark."""
-    return Mark.open(place, mark_id).record.step("expired_set").facts if Mark.exists(place, mark_id) else {}
+OUTCOMES_AS_PARQUET = "The outcome of every object, as Parquet"
+
+
+def own_record(place: Place, mark_id: str) -> MarkRecord | None:
+    """The record of one of lakegc's marks; None for a foreign mark."""
+    return Mark.open(place, mark_id).record if Mark.exists(place, mark_id) else None
+
+
+def retired_sentence(record: MarkRecord) -> str:
+    """When and by whom a mark was retired, and what that freed."""
+    freed = record.retired or {"files": 0, "bytes": 0}
+    return (
+        f"The mark was {retirement_in_words(record)}, which removed its files ({plural(freed['files'], 'file')}, "
+        f"{size(freed['bytes'])}), among them the outcome of every object."
+    )
 
 
 def find_report(target: Target, name: str) -> Report:
@@ -130,7 +150,7 @@ def find_report(target: Target, name: str) -> Report:
     """
     place, repository = target.place, target.repository.id
     if name == "latest":
-        ended = (MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES)
+        ended = (MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES, MarkState.RETIRED)
         swept = [record for record in marks(place) if record.finished is not None and record.state in ended]
         reports = [read_report(place, record.mark_id) for record in sorted(swept, key=finished_at)]
         known = [report for report in reports if report is not None]
@@ -155,6 +175,8 @@ def why_no_report(target: Target, mark_id: str) -> str:
     name = f"mark {mark_id} of {repository}"
     if mark is None:
         return f"{name} was not swept. To list the marks: {command('status', repository)}"
+    if mark.record.state is MarkState.RETIRED:
+        return f"{name} was {retirement_in_words(mark.record)}. It was never swept, so it has no report"
     if mark.record.state is MarkState.SWEEPING:
         return (
             f"the sweep of {name} is running, or was interrupted. To resume it: {command('sweep', repository, mark_id)}"

@@ -24,7 +24,7 @@ from spark_resources.mark_store.approval import ApprovalStatus, withdraw_stale_s
 from spark_resources.mark_store.foreign_layouts import LAYOUTS_WITH_SUMMARY, ReferenceMark, reference_marks
 from spark_resources.mark_store.lease import current_holder
 from spark_resources.mark_store.mark import each_mark
-from spark_resources.mark_store.record import MarkRecord, newest_finished
+from spark_resources.mark_store.record import MarkRecord, newest_finished, retirement_in_words
 from spark_resources.model import MarkState
 from spark_resources.stores.place import Place
 from spark_resources.stores.prefetch import fetch_in_parallel
@@ -42,7 +42,8 @@ class Row:
     expired_bytes: int | None
     by: str
     outcome: str = ""
-    """The result of the sweep: deleted, in quarantine, undone, purged; "" for a mark that wasn't swept."""
+    """The result of the sweep: deleted, in quarantine, undone, purged; "" for a mark that wasn't swept. Of a retired
+    mark, also when and by whom it was retired."""
     announced: str = ""
     """The announced approval by a policy, as a sentence; "" if there is none. Only the newest mark has one."""
 
@@ -163,9 +164,17 @@ def mark_rows(target: Target, repository: str) -> Iterator[Row]:
 
 
 def outcome_of(place: Place, record: MarkRecord) -> str:
-    """The result of a mark's sweep; "" if it wasn't swept."""
-    if record.state not in (MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES):
-        return ""
+    """The result of a mark's sweep ("" if it wasn't swept), and when and by whom the mark was retired."""
+    if record.state is MarkState.RETIRED:
+        when = retirement_in_words(record).removeprefix(record.state.value).strip()
+        return "; ".join(filter(None, (when, _sweep_in_words(place, record))))
+    return _sweep_in_words(place, record) if record.state in SWEPT_STATES else ""
+
+
+SWEPT_STATES = (MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES)
+
+
+def _sweep_in_words(place: Place, record: MarkRecord) -> str:
     try:
         report = read_report(place, record.mark_id)
         return "" if report is None else result_in_words(report, read_quarantine(place, report))

@@ -38,6 +38,7 @@ from lakegc_assets.sweep.report import Report, read_report
 from spark_resources.deleting.quarantine import key_in_quarantine
 from spark_resources.errors import FinishedWithFailures, LakegcError, WrongUsage
 from spark_resources.mark_store.mark import Mark
+from spark_resources.mark_store.record import refuse_retired
 from spark_resources.model import MarkState, Outcome, Partition
 from spark_resources.stores.failure_codes import TRANSIENT_CODES
 from spark_resources.stores.permissions import MISSING_PERMISSIONS
@@ -217,11 +218,13 @@ def confirm_purge(partition: Partition, *, yes: bool) -> bool:
 def quarantined_count(partition: Partition) -> int | None:
     """The number of a mark's objects that are in quarantine now; None if its sweep is running or was interrupted.
 
-    Raises `WrongUsage` if the mark was never swept or doesn't exist.
+    Raises `WrongUsage` if the mark was never swept or doesn't exist, `Retired` if it was retired.
     """
     target = Server.configured().target(partition.repository)
     place, mark_id = target.place, partition.mark_id
     mark = open_sweep_record(target, mark_id) if not Mark.exists(place, mark_id) else Mark.open(place, mark_id)
+    if mark is not None:
+        refuse_retired(mark.record)
     state = None if mark is None else mark.record.state
     if state not in (MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES, MarkState.SWEEPING):
         state_text = "doesn't exist" if mark is None else f"is {state}"

@@ -17,8 +17,8 @@ from lakegc_assets.rules.brakes import servers_read, unread_repositories_in
 from spark_resources.errors import DamagedData, NotFound
 from spark_resources.identifiers import all_repositories_on, matches_repository, server_of
 from spark_resources.mark_store.mark import Mark, earlier_marks, earlier_reverifications, unreadable_roots
-from spark_resources.mark_store.record import MarkRecord, finished_at
-from spark_resources.model import ADDRESSES, SERVED
+from spark_resources.mark_store.record import MarkRecord, finished_at, parts_needed_later
+from spark_resources.model import ADDRESSES, SERVED, MarkState
 from spark_resources.spark.datasets import LIST_NAME, Dataset, open_dataset, read_file
 
 STAGED, COMMITTED, EXPIRED = "uncommitted_addresses", "committed_addresses", "expired_set"
@@ -131,6 +131,8 @@ ADDRESS_PARTS = (
     *((COMMITTED, part) for part in (COMMITTED_PART, CARRIED_PART)),
     *((EXPIRED, part) for part in (AT_THE_END_PART, COMMITTED_AT_THE_END_PART, CARRIED_AT_THE_END_PART)),
 )
+PARTS_WITH_ADDRESSES = frozenset({*ADDRESS_PARTS, *((EXPIRED, part) for part in PROBED_PARTS)})
+"""All parts that these marks read, which a retirement leaves (`record.PARTS_ABOUT_OTHERS`)."""
 
 
 def has_read(run: MarkRun, record: MarkRecord, repository: str) -> bool:
@@ -178,6 +180,9 @@ def earlier_rows(run: MarkRun, mark: Mark | None, asset: str, part: str, schema:
     """The rows of this part of an older mark's asset; empty if there is no such mark or part."""
     if mark is None or part not in mark.record.step(asset).datasets:
         return schema.empty_table()
+    removed = PARTS_WITH_ADDRESSES - parts_needed_later(mark.record)
+    if mark.record.state is MarkState.RETIRED and (asset, part) in removed:
+        return schema.empty_table()  # it had no rows, so the mark's retirement removed it
     return rows_of(run, mark.dataset(asset, part), schema)
 
 

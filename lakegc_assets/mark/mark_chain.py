@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from lakegc_assets.mark.context import MarkRun
 from lakegc_assets.rules import sweep_outcomes
 from lakegc_assets.rules.garbage import KNOWN, KNOWN_ADDRESSES
+from lakegc_assets.rules.incremental import CLOCK_MARGIN
 from spark_resources.deleting.receipts import NUMBERED, Receipts
 from spark_resources.errors import DamagedData, NotFound, Refused
 from spark_resources.lakefs.ranges import range_number
@@ -63,7 +64,6 @@ FILES_OF_EACH_MARK = (ADDRESSES, RANGES, METARANGES, EXPLAINED)  # of each mark 
 FILES_OF_NEWEST_MARK = (DROPPED_SINCE_LISTING, NOT_RETAINED_OBJECTS)  # of the newest one only
 
 RESTORE_FOLDERS = ("undone/", "restored/")  # in a mark's folder, written by undo and restore
-CLOCK_MARGIN = timedelta(hours=1)  # for inexact times in a store's listing
 REMOVED = (Outcome.DELETED, Outcome.ALREADY_GONE, Outcome.QUARANTINED, Outcome.PURGED)
 
 

@@ -25,7 +25,7 @@ from spark_resources.stores.prefetch import fetch_in_parallel
 
 JOB = "lakegc"
 PUSH_TIMEOUT_S = 10.0
-_SWEPT = (MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES, MarkState.SWEEPING)
+_SWEPT = (MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES, MarkState.SWEEPING, MarkState.RETIRED)
 
 
 def publish_repository(place: Place, repository: str, settings: Settings, log_warning: LogMessage) -> None:

@@ -17,12 +17,21 @@ from datetime import UTC, datetime, timedelta
 
 from lakegc_assets.formatting import plural
 from spark_resources.errors import NotFound
-from spark_resources.mark_store.record import FULL_MARK, RECORD_FORMAT, Basis, MarkRecord, finished_at
-from spark_resources.model import Scope
+from spark_resources.mark_store.record import (
+    FULL_MARK,
+    RECORD_FORMAT,
+    Basis,
+    MarkRecord,
+    finished_at,
+    refuse_retired,
+)
+from spark_resources.model import MarkState, Scope
 
 LATE = timedelta(hours=48)
 """How long after a slice was opened objects may still arrive in it: an hour in which new objects are placed in it, plus
 the 24 hours of a link token (formats §1), plus a margin for slow uploads and clock differences."""
+
+CLOCK_MARGIN = timedelta(hours=1)  # for inexact times in a store's listing
 
 LATE_UPLOADS = (
     f"Uploads that arrived more than {round(LATE.total_seconds() / 3600)} hours after their slice was created were "
@@ -74,7 +83,8 @@ def basis_of(
     Each `every`th mark is full, unless its base mark is named with `since`, which is never overridden. `full_in` is the
     number of incremental marks until a full one is due; 0 means that the next mark without a named base is full.
     `untrusted` are the ids of marks that aren't signed although a key is set; these can't be base marks. The spellings
-    are taken from the new record's own basis. Raises `NotFound` if the named mark isn't among the earlier ones.
+    are taken from the new record's own basis. Raises `NotFound` if the named mark isn't among the earlier ones, and
+    `Retired` if it was retired.
     """
     if since in untrusted and not full:
         chosen: Basis = {**FULL_MARK, "why": f"mark {since} isn't signed with a known key"}
@@ -100,7 +110,8 @@ def _basis_of(record: MarkRecord, earlier: Iterable[MarkRecord], *, since: str, 
         return {**FULL_MARK, "why": "requested"}
     if since:
         finished = [mark for mark in finished if mark.mark_id == since]
-    base = max(finished, key=finished_at, default=None)
+        refuse_retired(finished[0])
+    base = max((mark for mark in finished if mark.state is not MarkState.RETIRED), key=finished_at, default=None)
     if base is None:
         return NO_BASE
     why_full = why_not_incremental(record, base)

@@ -29,7 +29,7 @@ from spark_resources.mark_store.foreign_expired_set import reference_mark
 from spark_resources.mark_store.lease import Lease
 from spark_resources.mark_store.mark import Mark, own_mark_ids, refuse_foreign_namespace
 from spark_resources.mark_store.quarantine_format import refuse_unknown_quarantine_format
-from spark_resources.mark_store.record import MarkRecord, refuse_earlier_format
+from spark_resources.mark_store.record import MarkRecord, refuse_earlier_format, refuse_retired
 from spark_resources.model import MarkState, Partition
 from spark_resources.settings import Settings
 
@@ -115,7 +115,7 @@ def backup_in_force(required: str, approval: Approval | None) -> str:
 def open_swept(marks: MarksResource, partition_key: str, options: SweepOptions, log_message: LogMessage) -> SweepRun:
     """Open a mark whose objects a sweep quarantined, to restore or purge them. Takes the lease.
 
-    Raises `WrongUsage` if no sweep of it was started.
+    Raises `WrongUsage` if no sweep of it was started, `Retired` if it was retired.
     """
     partition, target = partition_and_target(marks, partition_key)
     foreign = None
@@ -129,6 +129,7 @@ def open_swept(marks: MarksResource, partition_key: str, options: SweepOptions, 
     )
     assert mark is not None
     refuse_another_repository(mark.record, target)
+    refuse_retired(mark.record)
     if mark.record.state not in (MarkState.SWEPT, *BEGUN_STATES):
         raise WrongUsage(
             f"mark {mark.record.mark_id} of {mark.record.repository} is {mark.record.state}: it has no objects in "
@@ -213,7 +214,8 @@ def refuse_another_approval(record: MarkRecord, approval: Approval | None) -> No
 
 
 def refuse_changed_meanwhile(record: MarkRecord, verified: MarkRecord) -> None:
-    """Raise `Refused` if the approval was revoked or the record was altered before the lease was taken."""
+    """Raise `Refused` if the approval was revoked, or the mark altered or retired, before the lease was taken."""
+    refuse_retired(record)
     if record.state not in (MarkState.APPROVED, *BEGUN_STATES):
         raise Refused(
             f"mark {record.mark_id} of {record.repository} is no longer approved: it is {record.state} now. "

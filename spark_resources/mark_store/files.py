@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from spark_resources.errors import DamagedData
+from spark_resources.errors import DamagedData, NotFound
 from spark_resources.mark_store.announcement import ANNOUNCEMENT_NAME
 from spark_resources.mark_store.approval import APPROVAL_NAME
-from spark_resources.mark_store.mark import asset_folder, mark_folder, reference_folder
+from spark_resources.mark_store.mark import Mark, asset_folder, mark_folder, reference_folder, verifications_folder
 from spark_resources.mark_store.quarantine_format import QUARANTINE_NAME
-from spark_resources.mark_store.record import MarkRecord
+from spark_resources.mark_store.record import (
+    CHAIN,
+    PARTS_ABOUT_OTHERS,
+    MarkRecord,
+    parts_needed_later,
+    refuse_retired,
+)
 from spark_resources.spark.datasets import LIST_NAME, Dataset, open_dataset
+from spark_resources.stores.base import StoredObject, folders_in
 from spark_resources.stores.place import Place
 from spark_resources.stores.prefetch import fetch_in_parallel
 from spark_resources.stores.retry import delete_own_files
@@ -34,7 +41,9 @@ class Part:
 
 
 def recorded_parts(place: Place, record: MarkRecord) -> Iterator[Part]:
-    """Every recorded dataset of a mark. Raises `DamagedData` if a list of files is missing or was altered."""
+    """Every recorded dataset of a mark. Raises `DamagedData` if a list of files is missing or was altered, and
+    `Retired` if the mark was retired."""
+    refuse_retired(record)
 
     def open_part(recorded_part: tuple[str, str, str]) -> Part:
         asset, part, sha256 = recorded_part
@@ -82,3 +91,51 @@ def remove_unrecorded_files(place: Place, record: MarkRecord) -> None:
             f"deleted ({failed[0].code}). Grant lakegc permission to delete under _lakefs/retention/gc/.",
             invariant=12,
         )
+
+
+# --- retired marks ----------------------------------------------------------------------------------------------------
+
+
+def files_to_retire(place: Place, record: MarkRecord, *, keep: Collection[str]) -> list[StoredObject]:
+    """The files that the retirement of this mark removes, in an order in which a reader never takes a missing file for
+    a damaged one.
+
+    These are the files in its assets' folders and in those of its sweep, and its expired set in the reference
+    collector's layout. Its small records stay, and so does what later marks need: the folders in `keep`, and addresses
+    that other repositories referred to.
+    """
+    own, reference = mark_folder(record.mark_id), reference_folder(record.mark_id)
+    removed = (
+        *(f"{own}{asset}/" for asset in CHAIN),
+        *(own + folder for folder in LATER_FOLDERS),
+        *(f"{reference}{part}/" for part in REFERENCE_PARTS),
+    )
+    kept = (
+        *keep,
+        *(asset_folder(record.mark_id, asset, part) for asset, part in parts_needed_later(record)),
+        *_kept_in_verifications(place, record.mark_id),
+    )
+    files = [
+        listed
+        for folder in (own, *removed[-len(REFERENCE_PARTS) :])
+        for page in place.store().pages(folder)
+        for listed in page.objects
+        if listed.key.startswith(removed) and not listed.key.startswith(kept)
+    ]
+    # without its record, a re-verification is no longer read; with it, its files have to be complete
+    return sorted(files, key=lambda listed: not listed.key.endswith("/mark.json"))
+
+
+def _kept_in_verifications(place: Place, mark_id: str) -> Iterator[str]:
+    """The prefixes of files that stay of the re-verifications of a mark's sweeps: those with addresses that other
+    repositories referred to, and of an unreadable one those that may have any."""
+    for root in folders_in(place.store(), verifications_folder(mark_id)):
+        try:
+            record = Mark.open(place, mark_id, root=root).record
+        except NotFound:
+            continue
+        except DamagedData:
+            record = None
+        if record is None or (record.finished is not None and parts_needed_later(record)):
+            yield f"{root}mark.json"
+            yield from (f"{root}{asset}/{part}/" for asset, part in sorted(PARTS_ABOUT_OTHERS))

@@ -29,14 +29,17 @@ from spark_resources.identifiers import lakefs_id, repository_on
 from spark_resources.mark_store.record import (
     CHAIN,
     FULL_MARK,
+    PARTS_ABOUT_OTHERS,
     Basis,
     HoldsSeen,
     MarkRecord,
     PreviousMark,
+    Retirement,
     StepRecord,
     finished_at,
     newest_holds,
     refuse_earlier_format,
+    refuse_retired,
 )
 from spark_resources.model import MarkState, check_mark_id
 from spark_resources.records.json_records import Version, check_format, read_json
@@ -53,14 +56,15 @@ VERIFICATIONS = "verifications/"  # in the folder of a mark
 
 # allowed transitions; any other is refused
 TRANSITIONS: Mapping[MarkState, frozenset[MarkState]] = {
-    MarkState.MARKING: frozenset({MarkState.MARKED, MarkState.FAILED}),
-    MarkState.FAILED: frozenset({MarkState.MARKING}),
-    MarkState.MARKED: frozenset({MarkState.APPROVED, MarkState.SUPERSEDED}),
-    MarkState.APPROVED: frozenset({MarkState.MARKED, MarkState.SWEEPING, MarkState.SUPERSEDED}),
+    MarkState.MARKING: frozenset({MarkState.MARKED, MarkState.FAILED, MarkState.RETIRED}),
+    MarkState.FAILED: frozenset({MarkState.MARKING, MarkState.RETIRED}),
+    MarkState.MARKED: frozenset({MarkState.APPROVED, MarkState.SUPERSEDED, MarkState.RETIRED}),
+    MarkState.APPROVED: frozenset({MarkState.MARKED, MarkState.SWEEPING, MarkState.SUPERSEDED, MarkState.RETIRED}),
     MarkState.SWEEPING: frozenset({MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES}),
     MarkState.SWEPT_WITH_FAILURES: frozenset({MarkState.SWEEPING}),
-    MarkState.SWEPT: frozenset(),
-    MarkState.SUPERSEDED: frozenset(),
+    MarkState.SWEPT: frozenset({MarkState.RETIRED}),
+    MarkState.SUPERSEDED: frozenset({MarkState.RETIRED}),
+    MarkState.RETIRED: frozenset(),
 }
 MARK_OPTIONS = ("repository", "repository_created", "namespace", "scope", "min_age", "accepted_missing", "inventory")
 UNFINISHED = frozenset({MarkState.MARKING, MarkState.FAILED})
@@ -179,8 +183,10 @@ class Mark:
     def check_unfinished(self) -> None:
         """Raise `NothingToDo` if the mark is finished, because it is never remade (invariant 12).
 
-        Raises `Refused` if an earlier version of lakegc began it, because its steps are in an older format.
+        Raises `Retired` if it was retired, and `Refused` if an earlier version of lakegc began it, because its steps
+        are in an older format.
         """
+        refuse_retired(self.record)
         if self.record.state not in UNFINISHED:
             raise NothingToDo(
                 f"mark {self.record.mark_id} of {self.record.repository} is finished ({self.record.state}) and "
@@ -214,6 +220,22 @@ class Mark:
         basis: Basis = {**FULL_MARK, "why": why, "spellings": self.record.basis["spellings"]}
         self._write(replace(self.record, basis=basis, steps={}))
 
+    def retire(self, *, who: str, now: datetime, files: int, size: int) -> None:
+        """Retire the mark, before its `files`, of `size` bytes in all, are removed. From then on it can't be resumed,
+        approved, swept or used for other marks. `now` is by the store's clock.
+
+        Raises `Refused` if another process has changed the record since it was read, for example to approve the mark.
+        """
+        retirement = Retirement(
+            when=now.isoformat(), who=who, state=self.record.state.value, files=files, bytes=size, done=False
+        )
+        self.move_to(MarkState.RETIRED, retired=retirement)
+
+    def end_retirement(self) -> None:
+        """Record that the files of this retired mark have been removed."""
+        assert self.record.retired is not None
+        self._write(replace(self.record, retired={**self.record.retired, "done": True}))
+
     def fail(self, why: str) -> None:
         """Record why an unfinished mark stopped. It stays unfinished and can be resumed."""
         if self.record.state is MarkState.MARKING:
@@ -226,7 +248,10 @@ class Mark:
             self._write(replace(self.record, holds={**self.record.holds, "seen": seen}))
 
     def dataset(self, asset: str, part: str = "") -> Dataset:
-        """A step's dataset, checked against the record. Raises `DamagedData` if it is missing or differs."""
+        """A step's dataset, checked against the record. Raises `DamagedData` if it is missing or differs, and `Retired`
+        for a retired mark, except for the parts that later marks need (PARTS_ABOUT_OTHERS)."""
+        if (asset, part) not in PARTS_ABOUT_OTHERS:
+            refuse_retired(self.record)
         step = self.record.steps.get(asset)
         if step is None or part not in step.datasets:
             name = f"{asset} {part}".rstrip()

@@ -8,15 +8,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
-from typing import Annotated, Any, NotRequired
+from typing import Annotated, Any, ClassVar, NotRequired
 
 from pydantic import BeforeValidator, ValidationInfo
 from typing_extensions import TypedDict
 
-from spark_resources.errors import DamagedData, Refused, UnknownFormat
+from spark_resources.errors import DamagedData, Refused, Retired, UnknownFormat
 from spark_resources.identifiers import lakefs_id
 from spark_resources.model import MarkState, Rules, Scope
-from spark_resources.records.model import AsInJson, MarkId, Record, Seconds, UtcTime
+from spark_resources.records.json_records import record_bytes, to_json_value
+from spark_resources.records.model import AsInJson, Count, MarkId, Record, Seconds, TimeText, UtcTime
 
 RECORD_FORMAT = 2
 EARLIER_FORMAT = 1
@@ -82,6 +83,19 @@ class DatasetSummary(TypedDict):
     bytes: NotRequired[int]
 
 
+class Retirement(TypedDict):
+    """The retirement of a mark: when it began (by the store's clock), who began it, the mark's `state` before, and how
+    many files and bytes of lakegc's own it frees. `done` is false while some of them may still exist.
+    """
+
+    when: TimeText
+    who: str
+    state: str
+    files: Count
+    bytes: Count
+    done: bool
+
+
 def _known_format(value: object, info: ValidationInfo) -> object:
     if type(value) is not int or value not in (EARLIER_FORMAT, RECORD_FORMAT):
         raise UnknownFormat(
@@ -112,8 +126,10 @@ class MarkRecord(Record):
     `previous` is set when the mark finishes; None for the first mark of a repository and scope. `approval` is the
     SHA-256 of its approval (see `spark_resources.mark_store.approval`). `inventory` describes the list of objects that
     was read instead of listing the store (see `spark_resources.stores.inventory`); `start` is then the time at which it
-    was taken.
+    was taken. `retired` is set for a mark in the state `RETIRED`.
     """
+
+    optional_fields: ClassVar = frozenset({"retired"})
 
     mark_id: str
     state: AsInJson[MarkState]
@@ -140,7 +156,14 @@ class MarkRecord(Record):
     failure: str | None = None
     inventory: Mapping[str, Any] | None = None
     basis: Basis = field(default_factory=FULL_MARK.copy)
+    retired: Retirement | None = None
     format: Annotated[int, BeforeValidator(_known_format)] = RECORD_FORMAT
+
+    def to_json(self) -> bytes:
+        """The record as JSON. `retired` is left out if it isn't set, as in earlier versions."""
+        fields = to_json_value(self)
+        assert isinstance(fields, dict)
+        return record_bytes({name: fields[name] for name in fields if fields[name] or name not in self.optional_fields})
 
     def step(self, name: str) -> StepRecord:
         """The step of one asset. Raises `Refused` (invariant 2) if it isn't recorded yet."""
@@ -162,6 +185,8 @@ class MarkRecord(Record):
             raise ValueError("the chain of marks and their digests differ in length")
         if ("optimized" if self.format == EARLIER_FORMAT else "incremental") not in self.basis:
             raise ValueError("it doesn't say whether it is incremental")
+        if self.retired is not None and self.state is not MarkState.RETIRED:
+            raise ValueError(f"it was retired, but its state is {self.state}")
 
     @classmethod
     def damaged_error(cls, where: str, why: str) -> DamagedData:
@@ -184,6 +209,53 @@ def refuse_earlier_format(record: MarkRecord, what: str) -> None:
             f"{record.repository}." + (undo_hint if record.state in SWEEP_STARTED else ""),
             invariant=7,
         )
+
+
+def refuse_retired(record: MarkRecord) -> None:
+    """Raise `Retired` (invariant 12) for a retired mark, even if its retirement was interrupted."""
+    if record.state is not MarkState.RETIRED:
+        return
+    was_swept = record.retired is not None and record.retired["state"] == MarkState.SWEPT
+    name = f"{record.repository} {record.mark_id}"
+    report = f" What its sweep did: lakegc report {name}." if was_swept else ""
+    raise Retired(
+        f"mark {record.mark_id} of {record.repository} was {retirement_in_words(record)}: its files were removed "
+        f"because of its age.{report} To make a new mark: lakegc mark {record.repository}.",
+        invariant=12,
+    )
+
+
+def retirement_in_words(record: MarkRecord) -> str:
+    """When a mark was retired, and by whom: retired on 2026-11-21 by ada@host."""
+    if record.retired is None:
+        return "retired"
+    who = record.retired["who"].partition(" (process")[0]
+    return f"retired on {datetime.fromisoformat(record.retired['when']):%Y-%m-%d} by {who}"
+
+
+PARTS_ABOUT_OTHERS = frozenset(
+    {
+        *(("uncommitted_addresses", part) for part in ("first_elsewhere", "second_elsewhere")),
+        *(("committed_addresses", part) for part in ("elsewhere", "carried_elsewhere")),
+        *(("expired_set", part) for part in ("elsewhere_at_the_end", "committed_elsewhere_since")),
+        *(("expired_set", part) for part in ("carried_at_the_end", "served", "served_again")),
+    }
+)
+"""The parts (asset, part) with addresses that other repositories referred to. As long as one of these repositories
+can't be read, later marks keep those objects, so a retirement leaves these parts."""
+
+
+def parts_needed_later(record: MarkRecord) -> frozenset[tuple[str, str]]:
+    """The recorded parts among PARTS_ABOUT_OTHERS that have an address."""
+    served = record.steps["expired_set"].facts.get("served_inside", 0) if "expired_set" in record.steps else 0
+    return frozenset(
+        (asset, part)
+        for asset, part in PARTS_ABOUT_OTHERS
+        if asset in record.steps
+        and part in record.steps[asset].datasets
+        and record.steps[asset].datasets[part].get("rows") != 0
+        and (served or part not in ("served", "served_again"))
+    )
 
 
 def newest_holds(record: MarkRecord) -> tuple[int, tuple[str, ...]]:

@@ -44,6 +44,7 @@ from spark_resources.settings.value_types import (
     Amount,
     Count,
     Cron,
+    Days,
     Destination,
     Duration,
     Events,
@@ -216,6 +217,11 @@ class Settings(BaseSettings):
     approval_reminder: Duration = timedelta(days=2)
     mark_max_age: Duration | None = None
     sweep_max_age: Duration = timedelta(days=30)
+
+    # How long after its end a mark is retired, and how long after its sweep a quarantine is purged, by the schedule;
+    # never without these settings.
+    retire_after: Days | None = None
+    purge_after: Days | None = None
 
     # Who is responsible for a repository, as shown to people and passed to those who are notified.
     owners: Patterns = ()

@@ -49,6 +49,7 @@ _EXPECTED = {
     "mark_cron": "a cron schedule in UTC, such as 0 3 * * *",
     "holds": "a list of tables, each with the fields of a hold, such as id, owner, reason and prefix",
     **dict.fromkeys(("approval_reminder", "mark_max_age", "sweep_max_age"), "a duration such as 2d or 36h"),
+    **dict.fromkeys(("retire_after", "purge_after"), "a duration such as 90d, at least 1d"),
     "mark_scope": "unified, committed or uncommitted",
     "webhook_url": "http(s)://host[:port]/path, without a user name or password",
     "webhook_format": "json or slack",

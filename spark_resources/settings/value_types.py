@@ -93,6 +93,7 @@ def _split_list(value: object) -> object:
 
 
 Duration = Annotated[timedelta, BeforeValidator(_duration), Field(ge=timedelta(0))]
+Days = Annotated[timedelta, BeforeValidator(_duration), Field(ge=timedelta(days=1))]
 Wait = Annotated[timedelta, BeforeValidator(_duration), Field(ge=timedelta(0), le=timedelta(days=365))]
 Address = Annotated[str, BeforeValidator(_address)]
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]

@@ -43,6 +43,7 @@ STEPS = {
     "purge": ("purge", "lake", "m1", "--yes"),
     "restore": ("restore", "lake", "m1", "{backup}"),
     "drill": ("restore", "lake", "m1", "{backup}", "--drill", "2"),
+    "retire": ("retire", "lake", "--older-than", "90d", "--apply"),
     "status": ("status", "lake"),
     "config check": ("config", "check", "lake"),
     "fsck": ("fsck", "lake"),

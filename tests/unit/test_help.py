@@ -93,7 +93,7 @@ def test_a_shell_can_complete_commands(shell: str) -> None:
     )
 
     assert (script.returncode, "_LAKEGC_COMPLETE" in script.stdout) == (0, True)
-    assert set(completed.stdout.split()) == {"review", "revoke", "report", "restore"}
+    assert set(completed.stdout.split()) == {"review", "revoke", "report", "restore", "retire"}
 
 
 def test_the_packages_are_marked_as_typed_and_classified() -> None:

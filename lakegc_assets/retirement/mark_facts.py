@@ -1,0 +1,132 @@
+"""What is known about the marks of a repository, for the rules on retirement. Nothing here writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from lakegc_assets.approval.foreign_marks import open_sweep_record
+from lakegc_assets.mark.context import Target
+from lakegc_assets.mark.mark_chain import RESTORE_FOLDERS
+from lakegc_assets.rules.retirement import MarkFacts, RepositoryIdentity, is_old
+from lakegc_assets.sweep.report import read_report_if_intact
+from lakegc_assets.sweep.undo import BEGUN_NAME
+from spark_resources.deleting.quarantine import QUARANTINE_ROOT
+from spark_resources.errors import DamagedData, NotFound, UnknownFormat, WrongUsage, full_stop
+from spark_resources.mark_store.announcement import read_announcement
+from spark_resources.mark_store.approval import approval_key, read_approval
+from spark_resources.mark_store.lease import Holder
+from spark_resources.mark_store.mark import Mark, folder_ids, mark_folder
+from spark_resources.mark_store.record import MarkRecord
+from spark_resources.model import MarkState
+from spark_resources.stores.base import folders_in
+from spark_resources.stores.place import Place
+from spark_resources.stores.prefetch import fetch_in_parallel
+
+
+@dataclass(frozen=True, slots=True)
+class KnownMark:
+    """The facts about a mark, and the mark in the version that they describe; None if it has no usable record."""
+
+    facts: MarkFacts
+    mark: Mark | None = None
+
+
+def identity_of(target: Target) -> RepositoryIdentity:
+    return RepositoryIdentity(target.repository.id, target.repository.created, target.place.namespace.uri)
+
+
+def known_marks(target: Target, older_than: timedelta, *, now: datetime, holder: Holder | None) -> list[KnownMark]:
+    """The facts about every mark with a folder in the namespace, in order of ids. `holder` is who holds the lease.
+
+    Small files next to the record are read only for marks that ended `older_than` ago or earlier, and for those with a
+    quarantine. Raises the store's errors: what can't be read for such a reason isn't known to be missing.
+    """
+    store = target.place.store()
+    in_quarantine = {key.removeprefix(QUARANTINE_ROOT).rstrip("/") for key in folders_in(store, QUARANTINE_ROOT)}
+
+    def read(mark_id: str) -> KnownMark:
+        busy = holder.who if holder is not None and holder.mark_id == mark_id else ""
+        facts = MarkFacts(mark_id, holder=busy, has_quarantine=mark_id in in_quarantine)
+        return read_mark(target, facts, lambda record: facts.has_quarantine or is_old(record, older_than, now))
+
+    return list(fetch_in_parallel(folder_ids(store), read))
+
+
+def read_mark(target: Target, facts: MarkFacts, needs_details: Callable[[MarkRecord], bool]) -> KnownMark:
+    place, mark_id = target.place, facts.mark_id
+    try:
+        mark = own_mark(place, mark_id) or open_sweep_record(target, mark_id)
+    except UnknownFormat as error:
+        return KnownMark(replace(facts, unusable=_unreadable(error), is_newer_format=True))
+    except (DamagedData, WrongUsage) as error:
+        return KnownMark(replace(facts, unusable=_unreadable(error)))
+    if mark is None:
+        return KnownMark(replace(facts, unusable="lakegc has no record of such a mark"))
+    is_foreign = mark.key != f"{mark_folder(mark_id)}mark.json"
+    facts = replace(facts, record=mark.record, is_foreign=is_foreign)
+    if mark.record.state is MarkState.RETIRED or not needs_details(mark.record):
+        return KnownMark(facts, mark)
+    return KnownMark(with_details(place, facts, mark.record), mark)
+
+
+def own_mark(place: Place, mark_id: str) -> Mark | None:
+    try:
+        return Mark.open(place, mark_id)
+    except NotFound:
+        return None
+
+
+def _unreadable(error: Exception) -> str:
+    return f"its record can't be used: {full_stop(error).rstrip('.')}"
+
+
+def with_details(place: Place, facts: MarkFacts, record: MarkRecord) -> MarkFacts:
+    """The facts, with those from the small files of the mark, of its approval, sweep and restores."""
+    report = read_report_if_intact(place, facts.mark_id)
+    restored_at, restore_begun = restores_of(place, facts.mark_id)
+    facts = replace(
+        facts,
+        sweep_ended=None if report is None else report.ended,
+        late=0 if report is None else report.late_objects,
+        restored_at=restored_at,
+        restore_begun=restore_begun,
+    )
+    return with_approval(place, facts, record)
+
+
+def with_approval(place: Place, facts: MarkFacts, record: MarkRecord) -> MarkFacts:
+    """The facts, with those about the approval of a mark that isn't swept, and about an announced one."""
+    try:
+        if record.state is MarkState.APPROVED:
+            approval = read_approval(place, facts.mark_id)
+            if approval is None or approval.sha256 != record.approval:
+                # it may just be being written: the record comes first
+                return replace(
+                    facts, approval_problem=f"it is approved, but {approval_key(facts.mark_id)} doesn't match"
+                )
+            return replace(facts, approved_until=approval.until)
+        if record.state is MarkState.MARKED:
+            stored = read_announcement(place, facts.mark_id)
+            if stored is not None and stored.announcement.revoked is None:
+                return replace(facts, announced_due=stored.announcement.due)
+    except DamagedData as error:
+        return replace(facts, approval_problem=f"its approval can't be read: {full_stop(error).rstrip('.')}")
+    return facts
+
+
+def restores_of(place: Place, mark_id: str) -> tuple[datetime | None, bool]:
+    """When objects of a mark were last restored or purged (None: never), and whether an undo or a purge has begun to
+    restore objects."""
+    own, store = mark_folder(mark_id), place.store()
+    written = set(folders_in(store, own))
+    listed = [
+        file
+        for folder in RESTORE_FOLDERS
+        if own + folder in written
+        for page in store.pages(own + folder)
+        for file in page.objects
+    ]
+    newest = max((file.modified for file in listed), default=None)
+    return newest, any(file.key.endswith(f"/{BEGUN_NAME}") for file in listed)
