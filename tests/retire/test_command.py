@@ -1,0 +1,119 @@
+"""`lakegc retire` as it is used: what it shows, what it changes, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from lakegc_assets.cli.retire import age_argument
+from lakegc_assets.partitions import PARTITIONS
+from spark_resources.lakefs_sandbox import Sandbox
+from spark_resources.model import MarkState
+from tests.support.command_line import Lakegc
+from tests.support.leases import hold_lease
+from tests.support.retirements import OldMarks
+
+
+@pytest.fixture(scope="module")
+def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    with Sandbox(tmp_path_factory.mktemp("commands")) as server:
+        yield server
+
+
+@pytest.fixture
+def lake(sandbox: Sandbox, request: pytest.FixtureRequest) -> OldMarks:
+    marks = OldMarks(sandbox, sandbox.create(f"lake-{abs(hash(request.node.nodeid)):x}").id)
+    for number, age in enumerate((40, 30, 3, 2), 1):
+        marks.add(f"m{number}", age=age)
+    return marks
+
+
+def document(lakegc: Lakegc, settings: dict[str, str], *arguments: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(lakegc.output(settings, "retire", *arguments, "--format", "json"))
+    return found
+
+
+def test_the_command_shows_what_it_would_do_and_why_and_how_to_do_it(lakegc: Lakegc, lake: OldMarks) -> None:
+    """The printed command does exactly that. The table says why the other marks are kept."""
+    before = lake.files()
+    shown = lakegc.output(lake.sandbox.settings, "retire", lake.repository, "--older-than", "10d")
+
+    assert lake.files() == before
+    assert "it ended 39 days ago" in shown
+    assert "marks are retired after 10 days" in shown
+    assert f"To retire them: lakegc retire {lake.repository} --older-than 10d --apply\n" in shown
+
+    shown = lakegc.output(lake.sandbox.settings, "retire", lake.repository, "--older-than", "10d", "--apply")
+    assert "2 marks retired: " in shown
+    assert [lake.record(f"m{number}").state for number in range(1, 5)] == [
+        MarkState.RETIRED, MarkState.RETIRED, MarkState.MARKED, MarkState.MARKED,
+    ]  # fmt: skip
+
+
+def test_applying_also_removes_the_partitions_of_retired_marks(lakegc: Lakegc, lake: OldMarks) -> None:
+    """Also of those that another deployment retired earlier, but not those of kept marks."""
+    keys = [f"{lake.repository}|m{number}" for number in range(1, 5)]
+    lakegc.in_memory.add_dynamic_partitions(str(PARTITIONS.name), keys)
+    lake.retire(10 * timedelta(days=1), ("m1",))
+    lakegc.output(lake.sandbox.settings, "retire", lake.repository, "--older-than", "10d", "--apply")
+    partitions = lakegc.in_memory.get_dynamic_partitions(str(PARTITIONS.name))
+
+    assert [key for key in keys if key in partitions] == keys[2:]
+
+
+def test_the_age_comes_from_the_settings_unless_an_option_gives_it(lakegc: Lakegc, lake: OldMarks) -> None:
+    """Without either, the command is refused; an age without a unit isn't one."""
+    plain = lake.sandbox.settings
+    lakegc(plain, "retire", lake.repository).stopped(2, "--older-than 90d", "LAKEGC_RETIRE_AFTER")
+    lakegc(plain, "retire", lake.repository, "--older-than", "90").stopped(2, "--older-than: '90' is not a duration")
+    (found,) = document(lakegc, {**plain, "retire_after": "35d"}, lake.repository)["repositories"]
+
+    assert [mark["action"] for mark in found["marks"]] == ["retire", "keep", "keep", "keep"]
+    assert found["marks"][0]["files"] > 0
+    assert found["marks"][0]["bytes"] > 0
+
+
+def test_all_repositories_are_processed_even_if_one_is_busy(lakegc: Lakegc, sandbox: Sandbox, lake: OldMarks) -> None:
+    """Repositories without the setting are left alone, and named. One that can't be read is an error at the end."""
+    busy, broken = (OldMarks(sandbox, sandbox.create(f"all-{kind}").id) for kind in ("busy", "broken"))
+    for marks in (busy, broken):
+        for number, age in enumerate((40, 3, 2), 1):
+            marks.add(f"m{number}", age=age)
+    hold_lease(busy.target.place.store(), "m3")
+    sandbox.fail("all-broken", 503)
+    settings = {**sandbox.settings, "retry_total_s": "0", "repositories_include": f"all-*,{lake.repository}"}
+    outcome = lakegc(settings, "retire", "--all", "--older-than", "10d", "--apply", "--format", "json")
+    sandbox.fail("all-broken", None)
+    found = {one["repository"]: one for one in json.loads(outcome.out)["repositories"]}
+
+    assert (outcome.code, "all-broken" in outcome.err) == (4, True)
+    assert found[lake.repository]["retired"] == ["m1", "m2"]
+    assert (found["all-busy"]["retired"], "holds the lease" in found["all-busy"]["busy"]) == ([], True)
+    assert found["all-broken"]["error"] != ""
+    shown = lakegc.output(settings, "retire", "--all")
+    assert f"left alone: all-broken, all-busy, {lake.repository}." in shown
+    shown = lakegc.output(settings, "retire", "--all", "--older-than", "10d")
+    assert "To retire them: lakegc retire --all --older-than 10d --apply\n" in shown
+
+
+@pytest.mark.parametrize("arguments", [(), ("lake", "--all")])
+def test_either_one_repository_or_all_are_named(lakegc: Lakegc, sandbox: Sandbox, arguments: tuple[str, ...]) -> None:
+    lakegc(sandbox.settings, "retire", *arguments, "--older-than", "10d").stopped(2, "--all")
+
+
+def test_named_marks_that_were_retired_earlier_are_mentioned(lakegc: Lakegc, lake: OldMarks) -> None:
+    lake.retire(10 * timedelta(days=1))
+    shown = lakegc.output(lake.sandbox.settings, "retire", lake.repository, "m1", "m3", "--older-than", "10d")
+
+    assert "Already retired: m1.\n" in shown
+    assert "m4" not in shown
+
+
+@pytest.mark.parametrize(("span", "text"), [(timedelta(days=90), "90d"), (timedelta(hours=36), "129600s"),
+                                            (timedelta(0), "0s")])  # fmt: skip
+def test_an_age_is_printed_as_the_option_takes_it(span: timedelta, text: str) -> None:
+    assert age_argument(span) == text
