@@ -17,6 +17,7 @@ from lakegc_assets.jobs import (
     backup_job,
     freshness_job,
     mark_job,
+    retire_job,
     sweep_job,
 )
 from lakegc_assets.notifications.console_logger import console
@@ -26,7 +27,7 @@ from lakegc_assets.sensors import SENSORS
 from spark_resources.lakefs.resource import LakeFSResource
 from spark_resources.spark.resource import SparkResource
 
-__all__ = ["backup_job", "defs", "mark_job", "sweep_job"]
+__all__ = ["backup_job", "defs", "mark_job", "retire_job", "sweep_job"]
 
 lakefs = LakeFSResource()
 spark = SparkResource()
@@ -34,7 +35,7 @@ spark = SparkResource()
 defs = dg.Definitions(
     assets=[*MARK_ASSETS, sweep_approval, backup, sweep_report],
     asset_checks=[*MARK_CHECKS, *BRAKE_CHECKS, *FRESHNESS_CHECKS],
-    jobs=[mark_job, approve_job, backup_job, backup_and_sweep_job, sweep_job, freshness_job],
+    jobs=[mark_job, approve_job, backup_job, backup_and_sweep_job, sweep_job, freshness_job, retire_job],
     schedules=SCHEDULES,
     sensors=SENSORS,
     resources={"lakefs": lakefs, "spark": spark, "marks": MarksResource(lakefs=lakefs, spark=spark)},

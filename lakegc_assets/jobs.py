@@ -1,5 +1,5 @@
-"""The jobs: mark, approve, back up and sweep, each for one partition; and checks of all repositories. Each runs in one
-process."""
+"""The jobs: mark, approve, back up and sweep, each for one partition; checks and retirements in all repositories. Each
+runs in one process."""
 
 # no `from __future__ import annotations` here: Dagster reads the annotations of configs and resources
 
@@ -19,6 +19,7 @@ from lakegc_assets.assets.mark import committed_addresses, namespace_slices, ret
 from lakegc_assets.assets.results import reporting_failures
 from lakegc_assets.assets.review import expired_set
 from lakegc_assets.assets.sweep import sweep_report
+from lakegc_assets.mark.repository_selection import list_repositories, select_repositories
 from lakegc_assets.partitions import (
     CREATED_TAG,
     PARTITIONS,
@@ -27,9 +28,14 @@ from lakegc_assets.partitions import (
     console_config,
     repository_tag,
 )
+from lakegc_assets.progress import logged_and_published
 from lakegc_assets.resources import MarksResource
+from lakegc_assets.retirement.fleet import retire_all
+from lakegc_assets.retirement.old_quarantines import Purged, purge_all
+from lakegc_assets.retirement.retired_partitions import remove_partitions
 from lakegc_assets.rules.brakes import BrakeLimits
 from lakegc_assets.sweep.preconditions import partition_and_target
+from spark_resources.errors import LakegcError, full_stop
 from spark_resources.host.user_folders import home_folder
 from spark_resources.lakefs import Repository
 from spark_resources.mark_store.approval import Approval
@@ -173,6 +179,51 @@ freshness_job = dg.define_asset_job(
     description="""Checks whether every repository is marked and swept often enough. It changes nothing, and takes no
 partition.""",
 )
+
+
+@dg.op(
+    description="Retires old marks and purges old quarantines, repository by repository, as their settings say. A "
+    "repository with a problem doesn't hold up the others: the run fails at its end, and names it."
+)
+def retire_and_purge(context: dg.OpExecutionContext, marks: MarksResource) -> None:
+    log_message = logged_and_published(context.log.info)
+    with reporting_failures():
+        client = marks.lakefs.client()
+        repositories, failures = list_repositories(client)
+        selected = select_repositories(repositories, Settings.load(os.environ, home_folder()))
+        names, problems = [repository.id for repository in selected], list(failures.values())
+        for outcome in retire_all(client, names, marks.settings, apply=True, log_message=log_message):
+            log_message(outcome.sentence())
+            problems += [outcome.sentence()] if outcome.error else []
+            if outcome.retirements is not None:
+                retired = [*outcome.retirements.applied, *outcome.retirements.earlier]
+                remove_partitions(context.instance, outcome.repository, retired)
+        for repository, purged in purge_all(marks, names, log_message):
+            sentence = f"{repository}: {purged}" if isinstance(purged, LakegcError) else purged.sentence(repository)
+            log_message(sentence)
+            if isinstance(purged, LakegcError) or purged.error:
+                problems.append(sentence)
+            else:
+                context.log_event(purge_observation(repository, purged, sentence))
+        if problems:
+            raise LakegcError(" ".join(map(full_stop, problems)))
+
+
+def purge_observation(repository: str, purged: Purged, sentence: str) -> dg.AssetObservation:
+    """The event on the page of `sweep_report` that says what became of a quarantine."""
+    key = str(Partition.of(repository, purged.mark_id))
+    return dg.AssetObservation(sweep_report.key, partition=key, description=sentence, metadata=dict(purged.objects))
+
+
+@dg.job(
+    name="retire",
+    executor_def=dg.in_process_executor,
+    description="""Retires marks that are older than *retire_after* and that nothing needs any more, and purges
+quarantines that are older than *purge_after*, in all selected repositories. It takes no partition. **It deletes objects
+in quarantine**, after another re-verification, and lakegc's own files of old marks.""",
+)
+def retire_job() -> None:
+    retire_and_purge()
 
 
 def mark_request(repository: Repository, mark_id: str, run_key: str, tags: Mapping[str, str]) -> dg.RunRequest:

@@ -2,5 +2,6 @@
 
 from lakegc_assets.schedules.freshness import check_freshness
 from lakegc_assets.schedules.marks import mark_repositories
+from lakegc_assets.schedules.retirement import retire_old_marks
 
-SCHEDULES = [mark_repositories, check_freshness]
+SCHEDULES = [mark_repositories, check_freshness, retire_old_marks]

@@ -21,6 +21,7 @@ from lakegc_assets.partitions import REPOSITORY_TAG
 from lakegc_assets.schedules import marks as schedules
 from lakegc_assets.schedules.freshness import check_freshness
 from lakegc_assets.schedules.marks import PREFLIGHT_TAG, Preflight, mark_repositories
+from lakegc_assets.schedules.retirement import retire_old_marks
 from lakegc_assets.sensors.approvals import APPROVAL_TAG, approved_sweeps, last_requested, requires_backup
 from lakegc_assets.sensors.auto_approvals import auto_approvals
 from lakegc_assets.sensors.failed_sweeps import resumed_sweeps
@@ -373,7 +374,7 @@ def test_the_fleet_file_decides_whether_a_backup_precedes_the_sweep(
 
 def test_schedules_and_sensors_are_off_by_default() -> None:
     """A person turns them on."""
-    for schedule in (mark_repositories, check_freshness):
+    for schedule in (mark_repositories, check_freshness, retire_old_marks):
         assert schedule.default_status == dg.DefaultScheduleStatus.STOPPED
     for sensor in (new_repositories, auto_approvals, approved_sweeps, resumed_sweeps, waiting_marks, notifications):
         assert sensor.default_status == dg.DefaultSensorStatus.STOPPED
