@@ -24,6 +24,7 @@ from lakegc_assets.rules.incremental import CLOCK_MARGIN
 from spark_resources.deleting.receipts import NUMBERED, Receipts
 from spark_resources.errors import DamagedData, NotFound, Refused
 from spark_resources.lakefs.ranges import range_number
+from spark_resources.mark_store.files import RESTORE_FOLDERS
 from spark_resources.mark_store.mark import MARKS_ROOT, Mark, mark_folder, own_mark_ids
 from spark_resources.mark_store.record import MarkRecord, digest_of
 from spark_resources.model import ADDRESSES as ADDRESS_ROWS
@@ -63,7 +64,6 @@ EXPLAINED = ("expired_set", "explained")
 FILES_OF_EACH_MARK = (ADDRESSES, RANGES, METARANGES, EXPLAINED)  # of each mark of a chain; SIZES are optional
 FILES_OF_NEWEST_MARK = (DROPPED_SINCE_LISTING, NOT_RETAINED_OBJECTS)  # of the newest one only
 
-RESTORE_FOLDERS = ("undone/", "restored/")  # in a mark's folder, written by undo and restore
 REMOVED = (Outcome.DELETED, Outcome.ALREADY_GONE, Outcome.QUARANTINED, Outcome.PURGED)
 
 

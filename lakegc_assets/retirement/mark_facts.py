@@ -8,14 +8,14 @@ from datetime import datetime, timedelta
 
 from lakegc_assets.approval.foreign_marks import open_sweep_record
 from lakegc_assets.mark.context import Target
-from lakegc_assets.mark.mark_chain import RESTORE_FOLDERS
 from lakegc_assets.rules.retirement import MarkFacts, RepositoryIdentity, is_old
-from lakegc_assets.sweep.report import read_report_if_intact
+from lakegc_assets.sweep.report import read_report_if_intact, report_key
 from lakegc_assets.sweep.undo import BEGUN_NAME
 from spark_resources.deleting.quarantine import QUARANTINE_ROOT
 from spark_resources.errors import DamagedData, NotFound, UnknownFormat, WrongUsage, full_stop
 from spark_resources.mark_store.announcement import read_announcement
 from spark_resources.mark_store.approval import approval_key, read_approval
+from spark_resources.mark_store.files import RESTORE_FOLDERS
 from spark_resources.mark_store.lease import Holder
 from spark_resources.mark_store.mark import Mark, folder_ids, mark_folder
 from spark_resources.mark_store.record import MarkRecord
@@ -88,7 +88,10 @@ def with_details(place: Place, facts: MarkFacts, record: MarkRecord) -> MarkFact
     restored_at, restore_begun = restores_of(place, facts.mark_id)
     facts = replace(
         facts,
-        sweep_ended=None if report is None else report.ended,
+        # without a signing key, anyone who can write to the bucket could write an earlier time into the file
+        sweep_ended=None
+        if report is None
+        else max(report.ended, place.store().stat(report_key(facts.mark_id)).modified),
         late=0 if report is None else report.late_objects,
         restored_at=restored_at,
         restore_begun=restore_begun,

@@ -124,6 +124,8 @@ def _decision(facts: MarkFacts, kept: Mapping[str, str], now: datetime) -> Decis
     if record is not None and record.state is MarkState.RETIRED and not facts.is_foreign:
         if record.retired is not None and record.retired["done"]:
             return None
+        if facts.has_quarantine:  # it can't have had any when it was retired
+            return Decision(facts.mark_id, Action.KEEP, "it is retired, but its quarantine has objects: restore them")
         return Decision(facts.mark_id, Action.RESUME, "an earlier retirement of it was interrupted")
     if facts.mark_id in kept or record is None:
         return Decision(facts.mark_id, Action.KEEP, kept[facts.mark_id])

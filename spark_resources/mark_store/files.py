@@ -29,6 +29,7 @@ SUMMARY = "summary.json"
 # Files that lakegc writes into a mark's folder after the mark is finished, next to the assets' folders.
 LATER_FILES = ("mark.json", ANNOUNCEMENT_NAME, APPROVAL_NAME, "sweep.json", QUARANTINE_NAME)
 LATER_FOLDERS = ("receipts/", "verifications/", "sweep_report/", "undone/", "restored/", "freed/")
+RESTORE_FOLDERS = ("undone/", "restored/")  # written by undo, purge and restore
 EARLIER_FOLDERS = ("proofs/",)  # re-verifications of marks of format 1
 
 
@@ -101,8 +102,8 @@ def files_to_retire(place: Place, record: MarkRecord, *, keep: Collection[str]) 
     a damaged one.
 
     These are the files in its assets' folders and in those of its sweep, and its expired set in the reference
-    collector's layout. Its small records stay, and so does what later marks need: the folders in `keep`, and addresses
-    that other repositories referred to.
+    collector's layout. Its small records stay, and so does what later marks need: the folders in `keep`, addresses that
+    other repositories referred to, and one file that shows when objects were last restored.
     """
     own, reference = mark_folder(record.mark_id), reference_folder(record.mark_id)
     removed = (
@@ -114,6 +115,7 @@ def files_to_retire(place: Place, record: MarkRecord, *, keep: Collection[str]) 
         *keep,
         *(asset_folder(record.mark_id, asset, part) for asset, part in parts_needed_later(record)),
         *_kept_in_verifications(place, record.mark_id),
+        *_kept_of_restores(place, record.mark_id),
     )
     files = [
         listed
@@ -124,6 +126,15 @@ def files_to_retire(place: Place, record: MarkRecord, *, keep: Collection[str]) 
     ]
     # without its record, a re-verification is no longer read; with it, its files have to be complete
     return sorted(files, key=lambda listed: not listed.key.endswith("/mark.json"))
+
+
+def _kept_of_restores(place: Place, mark_id: str) -> Iterator[str]:
+    """The keys of the newest file about restored objects, one of each kind. An incremental mark whose base mark is
+    older than such a file has to look up all objects of this mark, so it becomes a full one."""
+    for folder in RESTORE_FOLDERS:
+        files = [file for page in place.store().pages(mark_folder(mark_id) + folder) for file in page.objects]
+        if files:
+            yield max(files, key=lambda file: file.modified).key
 
 
 def _kept_in_verifications(place: Place, mark_id: str) -> Iterator[str]:

@@ -59,7 +59,7 @@ def actions(lake: OldMarks) -> dict[str, Action]:
 def test_a_retirement_removes_exactly_the_files_of_old_marks(lake: OldMarks) -> None:
     """Their records stay. Neighbors whose names begin alike stay, and so do the holds, the quarantine, the history, and
     files in a mark's folder that lakegc doesn't know. Of a re-verification with an unreadable record, all parts stay
-    that may have addresses that other repositories refer to."""
+    that may have addresses that other repositories refer to. Of restores, one file of each kind stays."""
     store = lake.target.place.store()
     others = {
         "lakegc/m1-other/expired_set/x.parquet", "lakegc/m10/receipts/x", "unified/m1x/y", "quarantine/m9/data/x",
@@ -70,13 +70,15 @@ def test_a_retirement_removes_exactly_the_files_of_old_marks(lake: OldMarks) -> 
         "lakegc/m1/verifications/2/expired_set/served/x", "lakegc/m1/sweep.json", "lakegc/m1/approval.json",
     }  # fmt: skip
     of_sweep = ("receipts/1/x", "verifications/1/expired_set/x", "verifications/2/expired_set/x", "sweep_report/x",
-                "undone/3/x", "freed/4/x", "restored/x")  # fmt: skip
+                "undone/3/old", "undone/4/new", "freed/4/x", "restored/old", "restored/new")  # fmt: skip
     for key in others | inside:
         store.write(GC_ROOT + key, b"a neighbor")
     for key in of_sweep:
         store.write(f"{GC_ROOT}lakegc/m1/{key}", b"of the sweep")
         if key.startswith(("undone", "restored")):  # otherwise incremental marks look for what was restored
-            os.utime(lake.sandbox.local_path / lake.repository / GC_ROOT / "lakegc/m1" / key, (0, 0))
+            time = 10 if key.endswith("new") else 0
+            os.utime(lake.sandbox.local_path / lake.repository / GC_ROOT / "lakegc/m1" / key, (time, time))
+    about_restores = {"lakegc/m1/undone/4/new", "lakegc/m1/restored/new"}
     before = lake.files()
     done = lake.retire(10 * DAY)
     after = lake.files()
@@ -84,7 +86,7 @@ def test_a_retirement_removes_exactly_the_files_of_old_marks(lake: OldMarks) -> 
 
     assert done.applied == ["m1", "m2"]
     assert {key.split("/")[1] for key in removed} == {"m1", "m2"}
-    assert {key for key in after if key.split("/")[1] in ("m1", "m2")} == records | inside
+    assert {key for key in after if key.split("/")[1] in ("m1", "m2")} == records | inside | about_restores
     assert {after[key] for key in others | inside} == {b"a neighbor"}
     assert {key for key in after if after[key] != before[key]} == records
     for one in done.to_retire:

@@ -232,6 +232,13 @@ def test_an_interrupted_retirement_is_finished_and_a_finished_one_is_left(done: 
     assert found["day001"].action is Action.KEEP
 
 
+def test_a_retirement_is_not_finished_while_the_quarantine_has_objects() -> None:
+    """Only a forged record could say so. Without its receipts, the objects couldn't be restored."""
+    found = decided(facts(mark(350, state=MarkState.RETIRED), has_quarantine=True))
+
+    assert found["day350"].action is Action.KEEP
+
+
 def test_a_state_without_details_of_the_retirement_counts_as_retired() -> None:
     found = decided(facts(mark(350, state=MarkState.RETIRED)))
 
