@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -26,10 +27,13 @@ from spark_resources.lakefs import LakeFS, LakeFSSettings
 from spark_resources.lakefs_sandbox import Sandbox
 from spark_resources.mark_store.announcement import Announcement, write_announcement
 from spark_resources.mark_store.approval import approval_key
+from spark_resources.mark_store.files import files_to_retire
 from spark_resources.mark_store.lease import LEASE_KEY, LeaseHeld
-from spark_resources.mark_store.mark import GC_ROOT, Mark, mark_folder
+from spark_resources.mark_store.mark import GC_ROOT, Mark, mark_folder, verifications_folder
+from spark_resources.mark_store.record import StepRecord
 from spark_resources.model import MarkState
 from spark_resources.settings import Settings
+from tests.support.finished_marks import START
 from tests.support.leases import hold_lease
 from tests.support.mark_runs import environment, later, quick_environment, target_of
 from tests.support.retirements import DAY, OldMarks
@@ -92,6 +96,36 @@ def test_a_retirement_removes_exactly_the_files_of_old_marks(lake: OldMarks) -> 
     for one in done.to_retire:
         mark_files = [key for key in removed if key.split("/")[1] == one.decision.mark_id]
         assert (one.files, one.bytes) == (len(mark_files), sum(len(before[key]) for key in mark_files))
+
+
+def test_what_later_marks_read_stays(lake: OldMarks) -> None:
+    """These are the notes on tables that are in use, and a re-verification that found references in other
+    repositories. One that found none is removed, beginning with its record, because it is read as long as it has
+    one."""
+    place = lake.target.place
+    notes = {f"{mark_folder('m1')}committed_addresses/table_notes/{name}" for name in ("_files.json", "x.parquet")}
+    for key in notes:
+        place.store().write(key, b"notes")
+    for number, rows in enumerate((0, 3), 1):
+        add_verification(lake, number, rows)
+    files = [one.key for one in files_to_retire(place, lake.record("m1"), keep=[min(notes).rpartition("/")[0] + "/"])]
+
+    assert not notes & set(files)
+    assert files[0] == f"{mark_folder('m1')}verifications/1/mark.json"
+    assert [key for key in files if "verifications/2/" in key] == [
+        f"{mark_folder('m1')}verifications/2/namespace_slices/x"
+    ]
+    assert f"{mark_folder('m1')}verifications/1/uncommitted_addresses/first_elsewhere/x" in files
+
+
+def add_verification(lake: OldMarks, number: int, rows: int) -> None:
+    """A re-verification that found this many addresses that are staged in other repositories."""
+    place, root = lake.target.place, f"{verifications_folder('m1')}{number}/"
+    step = StepRecord(START, START, 1, {"first_elsewhere": {"sha256": "0" * 64, "rows": rows}}, {})
+    record = replace(lake.record("m1"), steps={"uncommitted_addresses": step})
+    Mark.begin(place, replace(record, state=MarkState.MARKING), root=root).move_to(MarkState.MARKED)
+    for key in ("uncommitted_addresses/first_elsewhere/x", "namespace_slices/x"):
+        place.store().write(root + key, b"x")
 
 
 def test_a_plan_changes_nothing(lake: OldMarks) -> None:

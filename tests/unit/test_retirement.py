@@ -25,6 +25,7 @@ from spark_resources.mark_store.record import (
     Retirement,
     StepRecord,
     digest_of,
+    parts_needed_later,
 )
 from spark_resources.model import MarkState, Scope
 from tests.support.finished_marks import START, finished_record
@@ -247,6 +248,33 @@ def test_a_state_without_details_of_the_retirement_counts_as_retired() -> None:
 
 def test_a_retirement_leaves_all_addresses_that_later_marks_read() -> None:
     assert PARTS_ABOUT_OTHERS == PARTS_WITH_ADDRESSES
+
+
+@pytest.mark.parametrize(
+    ("asset", "part", "rows", "served", "is_needed"),
+    [
+        ("uncommitted_addresses", "first_elsewhere", 1, 0, True),
+        ("uncommitted_addresses", "first_elsewhere", None, 0, True),
+        ("uncommitted_addresses", "first_elsewhere", 0, 0, False),
+        ("committed_addresses", "carried_elsewhere", 5, 0, True),
+        ("expired_set", "served", 5, 1, True),
+        ("expired_set", "served", 5, 0, False),
+        ("expired_set", "not_retained", 5, 1, False),
+        ("committed_addresses", "addresses", 5, 1, False),
+    ],
+)
+def test_later_marks_need_exactly_the_parts_with_addresses_of_other_repositories(
+    asset: str, part: str, rows: int | None, served: int, is_needed: bool
+) -> None:
+    """Most probe results are about the repository's own branches: `served_inside` counts those of others."""
+    summary = {"sha256": "0" * 64} if rows is None else {"sha256": "0" * 64, "rows": rows}
+    times = START, START
+    steps = {"expired_set": StepRecord(*times, 2, {}, {})}
+    steps[asset] = StepRecord(*times, 1, {part: summary}, {"served_inside": served})  # type: ignore[dict-item]
+
+    assert parts_needed_later(finished_record(steps=steps)) == (
+        frozenset({(asset, part)}) if is_needed else frozenset()
+    )
 
 
 # --- quarantines ----------------------------------------------------------------------------------------------------
