@@ -113,7 +113,6 @@ def retirements(
     if newer is not None:
         why = f"a newer version of lakegc wrote mark {newer}, which may be based on it: update lakegc"
         kept = {**dict.fromkeys((record.mark_id for record in records.values() if can_be_base(record)), why), **kept}
-    add_bases(kept, records)
     add_restored(kept, records, marks)
     add_bases(kept, records)
     return [decision for facts in marks if (decision := _decision(facts, kept, now)) is not None]
