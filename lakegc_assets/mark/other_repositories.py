@@ -55,7 +55,7 @@ from lakegc_assets.mark.uncommitted_readings import BRANCHES_ON_DRIVER, staged_a
 from lakegc_assets.rules import keep_reasons
 from lakegc_assets.rules.brakes import name_of_release, sentence_about, servers_read, unread_repositories_in
 from spark_resources import sstable
-from spark_resources.errors import DamagedData, Forbidden, Refused, Unavailable
+from spark_resources.errors import DamagedData, Forbidden, Refused, Unavailable, WrongUsage
 from spark_resources.identifiers import all_repositories_on, server_of
 from spark_resources.lakefs import Repository
 from spark_resources.lakefs.ranges import full_addresses_inside, range_properties, read_table, table_ids
@@ -126,7 +126,10 @@ def list_other_repositories(run: MarkRun) -> OtherRepositories:
                 if is_trusted(run, other.id):
                     trusted.add(other.id)
                 elif config.blockstore(other.storage_id) == run.target.blockstore:
-                    places[other.id] = place_of_other(run, other)
+                    try:
+                        places[other.id] = place_of_other(run, other)
+                    except WrongUsage as error:  # of the settings for this repository, which its own marks report, too
+                        unread[other.id] = str(error)
     return OtherRepositories(places, tuple(sorted(trusted)), unread)
 
 

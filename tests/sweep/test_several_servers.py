@@ -204,6 +204,14 @@ def test_a_mark_whose_servers_change_before_it_is_finished_is_refused(servers: S
         Marker().steps(servers.settings, "prod/lake", "m1", ANY_AGE, ["retained_commits", "committed_addresses"])
 
 
+def test_a_repository_with_contradictory_settings_is_unread(servers: Servers, tmp_path: Path) -> None:
+    """Its own marks are refused, but not those of other repositories."""
+    with (tmp_path / "lakegc.toml").open("a") as file:
+        file.write('[repositories."lab/la*"]\nbrake_share = 0.1\n[repositories."lab/l*"]\nbrake_share = 0.2\n')
+
+    assert "both sections match lab/lake" in unread_repositories_in(servers.mark().record)["lab/lake"]
+
+
 def test_namespaces_of_different_servers_must_not_overlap(servers: Servers) -> None:
     servers.lab.create("copy", storage_namespace="local://lake/inside")
 
