@@ -57,6 +57,7 @@ class MarksResource(ConfigurableResource["MarksResource"]):
 
     _lease: Lease | None = PrivateAttr(default=None)
     _capabilities: dict[Place, Capabilities | None] = PrivateAttr(default_factory=dict)
+    _store_settings: dict[tuple[str, ...], StoreSettings] = PrivateAttr(default_factory=dict)
 
     def refuse_finished(self, partition_key: str) -> None:
         """Raise `NothingToDo` if the mark is finished. Called before options, clocks or the lease are checked,
@@ -143,8 +144,13 @@ class MarksResource(ConfigurableResource["MarksResource"]):
         return Settings.load(os.environ, home_folder(), repository=repository)
 
     def store_settings(self, repository: str) -> StoreSettings:
-        """The settings for the store of a repository."""
-        return self.settings(repository).store_settings()
+        """The settings for the store of a repository. They are loaded once per run for all repositories to which the
+        same sections of the fleet file apply, because a mark needs those of every other repository."""
+        fleet = Settings.fleet_file(os.environ)
+        sections = () if fleet is None else tuple(fleet.matching(repository))
+        if sections not in self._store_settings:
+            self._store_settings[sections] = self.settings(repository).store_settings()
+        return self._store_settings[sections]
 
     def ensure_lease(self, partition: Partition, target: Target, settings: Settings) -> Lease:
         """Take the repository's lease once per run, and return it. Raises `Refused` if another run holds it, or if it
