@@ -47,8 +47,12 @@ def repository_tag(partition_key: str) -> dict[str, str]:
 
 
 def console_config(environ: Mapping[str, str]) -> dict[str, Any]:
-    """The part of a run's configuration that makes Dagster use the logger for JSON; empty if its own is used."""
-    return {"loggers": {"console": {}}} if has_json_logs(environ, home_folder()) else {}
+    """The part of a run's configuration that makes Dagster use lakegc's logger: its own doesn't escape messages.
+
+    Lines of text have the level of Dagster's own logger.
+    """
+    is_json = has_json_logs(environ, home_folder())
+    return {"loggers": {"console": {} if is_json else {"config": {"log_level": "DEBUG"}}}}
 
 
 TAGGED_CONFIG = dg.PartitionedConfig(

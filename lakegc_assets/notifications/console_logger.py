@@ -1,4 +1,5 @@
-"""The logger of Dagster's runs on stderr: Dagster's own, or lines of JSON if the setting `log_format` is json."""
+"""The logger of Dagster's runs on stderr: Dagster's own with escaped messages, or lines of JSON if the setting
+`log_format` is json."""
 
 # no `from __future__ import annotations` here: Dagster reads the annotations of configs and resources
 import logging
@@ -8,6 +9,7 @@ from typing import Any
 
 import dagster as dg
 
+from lakegc_assets.formatting import escaped_name
 from lakegc_assets.notifications.log_lines import json_line
 from lakegc_assets.partitions import PARTITION_TAG
 from lakegc_assets.progress import RunFields
@@ -32,6 +34,13 @@ class JsonFormatter(logging.Formatter):
         return json_line(datetime.fromtimestamp(record.created, UTC), record.levelname, message, about)
 
 
+def escape_message(record: logging.LogRecord) -> bool:
+    """A filter of a handler that keeps every record. Messages can contain keys and texts of servers, which could
+    control the terminal; Dagster adds its colors later."""
+    record.msg, record.args = "\n".join(map(escaped_name, record.getMessage().split("\n"))), None
+    return True
+
+
 def fields_of(run_id: str | None, partition_key: str) -> RunFields:
     try:
         partition = Partition.parse(partition_key)
@@ -44,6 +53,8 @@ def fields_of(run_id: str | None, partition_key: str) -> RunFields:
 def console(context: dg.InitLoggerContext) -> logging.Logger:
     if not has_json_logs(os.environ, home_folder()):
         found: logging.Logger = dg.colored_console_logger.logger_fn(context)
+        for existing in found.handlers:
+            existing.addFilter(escape_message)
         return found
     logger = logging.getLoggerClass()(context.logger_config["name"], context.logger_config["log_level"].upper())
     handler = logging.StreamHandler()

@@ -3,6 +3,7 @@
 # no `from __future__ import annotations` here: Dagster reads the annotations of assets
 
 import json
+import re
 import warnings
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,12 +15,13 @@ import pytest
 from lakegc_assets.cli import main
 from lakegc_assets.cli.commands import progress
 from lakegc_assets.cli.dagster_runs import _with_resources
-from lakegc_assets.cli.escaping import show_warnings
+from lakegc_assets.cli.escaping import escaped, show_warnings
 from lakegc_assets.definitions import defs
 from lakegc_assets.notifications.console_logger import console
 from lakegc_assets.partitions import PARTITIONS, TAGGED_CONFIG
 from lakegc_assets.progress import RunFields, publish, set_run_fields
 from spark_resources.errors import LakegcWarning
+from tests.support.command_line import check_terminal_safe
 from tests.support.mark_runs import environment
 
 FIELDS = ["time", "level", "message", "run", "repository", "mark"]
@@ -124,6 +126,16 @@ def test_runs_in_dagster_log_as_usual_by_default(capsys: pytest.CaptureFixture[s
 
     assert " - dagster - WARNING - mark - " in err
     assert "RUN_SUCCESS" in err
+
+
+def test_messages_of_runs_in_dagster_never_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """The colors that remain are Dagster's own."""
+    with environment({}):
+        run_in_dagster()
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().err)
+
+    assert escaped(HOSTILE) in shown
+    check_terminal_safe(shown)
 
 
 def test_every_job_has_the_logger(tmp_path: Path) -> None:
