@@ -7,6 +7,7 @@ import gzip
 import json
 import socket
 import threading
+import traceback
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -598,6 +599,18 @@ def test_parts_of_an_upload_are_sent_to_no_other_server(location: str) -> None:
         with pytest.raises(Unavailable, match="isn't Cloud Storage"):
             streams._start_upload("data/x", "ns/data/x", {})
         assert len(fixed_server.seen) == 1
+
+
+def test_the_id_of_an_upload_is_not_shown_if_its_server_is_unreachable() -> None:
+    """Whoever knows it can write the object. The error of the library has it, so it isn't shown as the cause either."""
+    settings = StoreSettings(
+        gcs_endpoint_url="http://127.0.0.1:9", gcs_anonymous=True, retry=retry_policies.no_wait_policy(1)
+    )
+    location = "http://127.0.0.1:9/upload/storage/v1/b/bucket/o?uploadType=resumable&upload_id=hush"
+    with pytest.raises(Unavailable, match="upload_id=…") as caught:
+        at(settings).streams._send("data/x", location, b"1", "bytes 0-0/1", (200,))
+
+    assert "hush" not in "".join(traceback.format_exception(caught.value))
 
 
 @pytest.mark.parametrize("status", [429, 503])

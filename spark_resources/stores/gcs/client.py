@@ -7,6 +7,7 @@ condition only at the start, it also requests the bucket's metadata, and importi
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -48,6 +49,7 @@ class NotSent(Exception):
 
 
 HOST = "https://storage.googleapis.com"
+_UPLOAD_ID = re.compile(r"upload_id=[^&\s'\")]+")
 SCOPES = ("https://www.googleapis.com/auth/devstorage.full_control",)
 
 # An error response, a corrupt body, a token that came too late, missing credentials, a broken connection, a response
@@ -180,12 +182,22 @@ def parse_error_body(status: int, body: bytes | str) -> tuple[str, str]:
     return (str(status) if status in TRANSIENT_STATUSES else code), message
 
 
+def without_upload_id(error: Exception) -> str:
+    """The text of an error. The URL of an upload in parts has an id with which anyone can write the object."""
+    return _UPLOAD_ID.sub("upload_id=…", str(error))
+
+
+def cause_to_show(error: Exception) -> Exception | None:
+    """The error, as the cause of lakegc's; None if its text is secret, because Dagster shows causes, too."""
+    return None if _UPLOAD_ID.search(str(error)) else error
+
+
 def code_and_message(error: Exception) -> tuple[str, str]:
     """The code and message of a failed request; without a response, the type and text of the error."""
     return (
         parse_error_body(error.status, error.body)
         if isinstance(error, ErrorResponse)
-        else (type(error).__name__, str(error))
+        else (type(error).__name__, without_upload_id(error))
     )
 
 
@@ -203,7 +215,7 @@ def translated_errors(where: str, action: str, key: str | None = None) -> Iterat
     try:
         yield
     except REQUEST_ERRORS as error:
-        raise as_lakegc_error(error, where, action, key) from error
+        raise as_lakegc_error(error, where, action, key) from cause_to_show(error)
 
 
 def as_lakegc_error(error: Exception, where: str, action: str, key: str | None) -> LakegcError:
@@ -216,11 +228,14 @@ def as_lakegc_error(error: Exception, where: str, action: str, key: str | None) 
         )
     if isinstance(error, requests.exceptions.SSLError) and not is_transient(error):
         return Unavailable(
-            f"{what}: {full_stop(error)} If the store uses its own certificate authority, set LAKEGC_GCS_CA_BUNDLE."
+            f"{what}: {full_stop(without_upload_id(error))} If the store uses its own certificate authority, set "
+            "LAKEGC_GCS_CA_BUNDLE."
         )
     if isinstance(error, CorruptContent):
         return Transient(f"{what}: the received content doesn't match its checksum ({error}). Try again.")
-    unreachable = f"{what}: {full_stop(error)} Check LAKEGC_GCS_ENDPOINT_URL and the network, then try again."
+    unreachable = (
+        f"{what}: {full_stop(without_upload_id(error))} Check LAKEGC_GCS_ENDPOINT_URL and the network, then try again."
+    )
     return Transient(unreachable) if is_transient(error) else Unavailable(unreachable)
 
 

@@ -12,7 +12,7 @@ from urllib.parse import quote, urlsplit
 
 from spark_resources.errors import NotFound, Transient, Unavailable, WrongUsage
 from spark_resources.stores.base import AlreadyExists, Changed, StoredObject
-from spark_resources.stores.gcs.client import REQUEST_ERRORS, ErrorResponse, as_lakegc_error, object_path
+from spark_resources.stores.gcs.client import REQUEST_ERRORS, ErrorResponse, as_lakegc_error, cause_to_show, object_path
 from spark_resources.stores.gcs.contents import crc32c_of
 from spark_resources.stores.gcs.listing import parse_object
 from spark_resources.stores.retry import RetryPolicy, redirect_target, retried
@@ -269,7 +269,7 @@ class GCSStreams:
         try:
             yield
         except REQUEST_ERRORS as error:
-            raise as_lakegc_error(error, self.where, action, key) from error
+            raise as_lakegc_error(error, self.where, action, key) from cause_to_show(error)
 
 
 def _generation(response: Response) -> str | None:
