@@ -53,7 +53,8 @@ OPTIONS = {
 
 def rows() -> list[list[str]]:
     """The three cells of each row that replaces something."""
-    cells = [line.strip("| ").split(" | ") for line in PAGE.splitlines() if line.startswith("| ")]
+    tables = PAGE.partition("## Options of the collector")[2]
+    cells = [line.strip("| ").split(" | ") for line in tables.splitlines() if line.startswith("| ")]
     return [[*row, ""][:3] for row in cells if len(row) >= 2 and re.search(r"`lakegc |`\w+=|^nothing$", row[1])]
 
 
