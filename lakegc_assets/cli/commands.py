@@ -476,7 +476,6 @@ def pins(
     from lakegc_assets.cli import pins as pin_tables
     from lakegc_assets.cli.mark import Server
 
-    check_java()
     price = Server.configured().settings(repository).price_per_gb_month
     with progress(repository):
         pin_tables.show(repository, mark_id, price=price, as_json=output is Format.JSON)
