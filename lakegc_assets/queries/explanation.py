@@ -53,7 +53,7 @@ def explain_name(history: History, name: str, *, is_path: bool = False, is_addre
     """Explain a path (also as `lakefs://REPO/REF/PATH`) or an address: a key of the namespace, or a full URI. Without a
     flag, it may be either.
 
-    Raises `WrongUsage` if it is both, `NotFound` if it is neither.
+    Raises `WrongUsage` if it is both in a commit and an address, `NotFound` if it is neither.
     """
     if is_path and is_address:
         raise WrongUsage("--path and --address exclude each other")
@@ -61,22 +61,20 @@ def explain_name(history: History, name: str, *, is_path: bool = False, is_addre
         return explain_name(history, path_in(history, name), is_path=True)
     if not is_path and SCHEME in name:
         return explain_uri(history, name)
-    committed = COMMITTED_ENTRIES.empty_table() if is_address else entries_at(history, name)
-    served = {} if is_address else served_now(history, name)
-    if is_path:
-        return explain_path(history, name, committed, served)
-    address = explain_address(history, name, is_certain=is_address)
-    has_path = bool(len(committed) or served)
-    if address is not None and has_path and not is_address:
+    address = None if is_path else explain_address(history, name, is_certain=is_address)
+    if is_address:
+        if address is None:
+            raise NotFound(unknown_address(history, name))
+        return address
+    committed = entries_at(history, name)
+    if address is None:
+        return explain_path(history, name, committed, served_now(history, name))
+    if len(committed):
         raise WrongUsage(
             f"'{name}' is both a path in lakeFS and the address of an object of {history.repository}. Say which "
             "one is meant with --path or --address"
         )
-    if address is not None:
-        return address
-    if is_address:
-        raise NotFound(unknown_address(history, name))
-    return explain_path(history, name, committed, served)
+    return address
 
 
 def path_in(history: History, uri: str) -> str:

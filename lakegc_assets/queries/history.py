@@ -48,12 +48,13 @@ from spark_resources.model import (
 from spark_resources.settings import Settings
 from spark_resources.spark.arrow_shuffle import Input
 from spark_resources.spark.datasets import Dataset
+from spark_resources.spark.tasks import Tasks
 from spark_resources.stores.place import Place
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LATEST = "latest"
+LATEST, THREADS = "latest", 4
 
 
 class Recorded(Enum):
@@ -214,6 +215,22 @@ class History:
         return pa.concat_tables([self.recorded_ranges.ranges_by_metarange(known), read])
 
     @cached_property
+    def metaranges(self) -> frozenset[str]:
+        """The metaranges of all commits that the mark knew."""
+        return frozenset(self.verdicts["metarange_id"].to_pylist()) - {""}
+
+    @cached_property
+    def unrecorded_metaranges(self) -> list[str]:
+        """Those that no mark recorded, such as the metaranges of expired commits."""
+        return sorted(self.metaranges - self.recorded_ranges.metaranges)
+
+    @cached_property
+    def unrecorded_ranges(self) -> pa.Table:
+        """The ranges in `unrecorded_metaranges` (METARANGE_RANGES), read in this process."""
+        tasks = in_threads(self.run, pa.table({"metarange_id": pa.array(self.unrecorded_metaranges, pa.string())}))
+        return tasks.collected(metarange_reader(self.place), METARANGE_RANGES)
+
+    @cached_property
     def live_ranges(self) -> Mapping[int, dict[str, object]]:
         """The ranges that counted as committed in the mark (rows of RANGE_REFS), by the number that datasets of
         RANGE_ADDRESSES have."""
@@ -259,6 +276,13 @@ class History:
                 f"{'was' if self.run.mark.record.step('retained_commits').facts['graph'] else 'could not be'} read. "
                 f"Make a mark of the scope {Scope.UNIFIED} with credentials that may dump references."
             )
+
+
+def in_threads(run: MarkRun, rows: pa.Table) -> Tasks:
+    """These rows in a few tasks that this process runs in threads. Starting Spark would take longer than the work."""
+    size = max(-(-len(rows) // THREADS), 1)
+    pieces = [rows.slice(offset, size) for offset in range(0, len(rows), size)]
+    return Tasks(run.spark, rows.schema, pieces, max_on_driver=THREADS)
 
 
 # --- opening --------------------------------------------------------------------------------------------------------

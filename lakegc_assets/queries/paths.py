@@ -11,7 +11,7 @@ from typing import TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.queries.history import History
+from lakegc_assets.queries.history import History, in_threads
 from spark_resources.errors import NotFound
 from spark_resources.lakefs.ranges import (
     decoder_for,
@@ -32,12 +32,11 @@ from spark_resources.model import (
     Location,
     Namespace,
 )
-from spark_resources.spark.tasks import Batches, Tasks
+from spark_resources.spark.tasks import Batches
 from spark_resources.stores.prefetch import fetch_in_parallel
 
 METARANGES_ON_DRIVER = 10_000  # more are read by the executors
 ENTRIES_ON_DRIVER = 5_000_000
-THREADS = 4
 MAX_BRANCHES = 50  # branches that are asked which object they serve
 COLUMNS = ("path", "address", "address_type")
 
@@ -93,15 +92,8 @@ def matching_entries(history: History, refs: pa.Table, keep: Keep) -> pa.Table:
 
     refs = refs.select(RANGE_REFS.names)
     if (pc.sum(refs["entries"]).as_py() or 0) <= ENTRIES_ON_DRIVER:
-        return in_threads(history, refs).collected(read, ENTRIES)
+        return in_threads(history.run, refs).collected(read, ENTRIES)
     return range_tasks(history.run.spark, refs).collected(read, ENTRIES)
-
-
-def in_threads(history: History, rows: pa.Table) -> Tasks:
-    """These rows in a few tasks that this process runs in threads. Starting Spark would take longer than the work."""
-    size = -(-len(rows) // THREADS)
-    pieces = [rows.slice(offset, size) for offset in range(0, len(rows), max(size, 1))]
-    return Tasks(history.run.spark, rows.schema, pieces, max_on_driver=THREADS)
 
 
 def located(entries: pa.RecordBatch, namespace: Namespace) -> tuple[pa.Array, pa.Array]:
@@ -134,31 +126,37 @@ def with_commits(history: History, entries: pa.Table, pairs: pa.Table) -> pa.Tab
 
 def ranges_around(history: History, key: bytes) -> tuple[pa.Table, pa.Table]:
     """The ranges of all commits whose bounds have this key between them: which metarange has which of them
-    (RANGES_OF_METARANGES), and the ranges (RANGE_REFS). Metaranges that no mark recorded are read, such as those of
-    expired commits."""
+    (RANGES_OF_METARANGES), and the ranges (RANGE_REFS)."""
     recorded = history.recorded_ranges
-    metaranges = set(history.verdicts["metarange_id"].to_pylist()) - {""}
     near = {name: ref for name, ref in recorded.refs.items() if ref["min_key"] <= key <= ref["max_key"]}
-    known = recorded.pairs_with(metaranges & recorded.metaranges, near)
-    read_metaranges = metarange_reader(history.place)
-    key_scalar = pa.scalar(key, pa.binary())
-
-    def read(batches: Batches) -> Batches:
-        for batch in read_metaranges(batches):
-            bounds = batch.column("min_key"), batch.column("max_key")
-            yield batch.filter(pc.and_(pc.less_equal(bounds[0], key_scalar), pc.greater_equal(bounds[1], key_scalar)))
-
-    unknown = sorted(metaranges - recorded.metaranges)
-    if len(unknown) <= METARANGES_ON_DRIVER:
-        tasks = in_threads(history, pa.table({"metarange_id": pa.array(unknown, pa.string())}))
-    else:
-        tasks = metarange_tasks(history.run.spark, unknown)
-    read_now = tasks.collected(read, METARANGE_RANGES)
+    known = recorded.pairs_with(history.metaranges & recorded.metaranges, near)
+    read_now = unrecorded_ranges_around(history, key)
     in_pairs = set(known["range_id"].to_pylist())
     refs = pa.Table.from_pylist([ref for name, ref in near.items() if name in in_pairs], schema=RANGE_REFS)
     all_refs = pa.concat_tables([refs, read_now.select(RANGE_REFS.names).cast(RANGE_REFS)])
     distinct = all_refs.group_by(RANGE_REFS.names, use_threads=False).aggregate([]).cast(RANGE_REFS)
     return pa.concat_tables([known, read_now.select(RANGES_OF_METARANGES.names)]), distinct
+
+
+def unrecorded_ranges_around(history: History, key: bytes) -> pa.Table:
+    """The ranges around a key in metaranges that no mark recorded, such as those of expired commits (METARANGE_RANGES).
+    Up to METARANGES_ON_DRIVER are read once for all keys."""
+    unknown = history.unrecorded_metaranges
+    if len(unknown) <= METARANGES_ON_DRIVER:
+        return around(history.unrecorded_ranges, key)
+    read_metaranges = metarange_reader(history.place)
+
+    def read(batches: Batches) -> Batches:
+        for batch in read_metaranges(batches):
+            yield from around(pa.Table.from_batches([batch]), key).to_batches()
+
+    return metarange_tasks(history.run.spark, unknown).collected(read, METARANGE_RANGES)
+
+
+def around(ranges: pa.Table, key: bytes) -> pa.Table:
+    """The ranges with this key between their bounds."""
+    wanted = pa.scalar(key, pa.binary())
+    return ranges.filter(pc.and_(pc.less_equal(ranges["min_key"], wanted), pc.greater_equal(ranges["max_key"], wanted)))
 
 
 # --- what branches serve now ----------------------------------------------------------------------------------------
