@@ -162,6 +162,19 @@ def test_queries_name_the_holds_that_keep_objects_and_what_each_tag_alone_keeps(
     assert pins["branch", "exp-1"] == 2  # the third experiment by its rule, the second by the hold on the branch
 
 
+def test_objects_are_explained_without_the_commit_graph_but_pins_are_refused(world: World) -> None:
+    with mock.patch.object(LakeFS, "dump_refs", return_value=None):
+        history = history_of(world.sandbox.settings, mark := world.mark("no-graph"))
+    answers = explain_addresses(history, pa.array(sorted(world.named), pa.string())).to_pylist()
+
+    assert {row["address"] for row in answers if not row["kept_by"]} == mark.expired
+    assert [row["path"] for row in paths.entries_at(history, "e").to_pylist()] == ["e"] * 3
+    with pytest.raises(
+        Refused, match="'lakegc pins' needs: its scope is unified, and the commit graph could not be read"
+    ):
+        pins_of(history)
+
+
 def test_entries_at_a_path_are_the_same_whether_executors_read_them(world: World) -> None:
     history = history_of(world.sandbox.settings, world.mark("read"))
     on_driver = paths.entries_at(history, "a")
@@ -196,6 +209,9 @@ def test_objects_on_hold_are_kept_in_every_scope(world: World, scope: Scope) -> 
     of_scope, on_hold_by_name = (LET_GO, HELD) if scope is Scope.COMMITTED else (NEVER_COMMITTED, IMPORTED)
     assert world.expired(mark) == of_scope - on_hold_by_name.keys()
     assert world.on_hold_by_name(mark) == on_hold_by_name
+    history = history_of(world.sandbox.settings, mark)
+    answers = explain_addresses(history, pa.array(sorted(world.named), pa.string())).to_pylist()
+    assert {row["address"] for row in answers if not row["kept_by"]} == mark.expired
 
 
 def test_outdated_holds_keep_nothing(world: World) -> None:
