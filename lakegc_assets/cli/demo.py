@@ -259,6 +259,7 @@ def show(result: DemoResult) -> None:
     for following in (
         command("review", worked_example.REPOSITORY, MARK_ID, "--list"),
         command("report", worked_example.REPOSITORY, MARK_ID),
+        command("explain", worked_example.REPOSITORY, "main/added-03-12.txt"),
         command("status"),
         command("mark", worked_example.REPOSITORY),
     ):
