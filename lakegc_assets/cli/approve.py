@@ -21,6 +21,7 @@ from lakegc_assets.cli.console import cell, print_command, print_sentence, print
 from lakegc_assets.cli.escaping import print_log, print_text
 from lakegc_assets.cli.invocation import command
 from lakegc_assets.cli.mark import Server, resolve_mark_id
+from lakegc_assets.cli.rules_files import refuse_what_if_result
 from lakegc_assets.formatting import plural
 from lakegc_assets.mark.context import user_and_machine, with_probed_capabilities
 from lakegc_assets.rules.brakes import BrakeLimits
@@ -54,6 +55,7 @@ class ApproveOptions:
 def approve(repository: str, mark_id: str, options: ApproveOptions, *, as_json: bool) -> tuple[Proposal, Approval]:
     """Show a mark, ask for confirmation unless `--yes` is set, and record its approval. Returns the proposal and the
     approval. If the request is refused, no approval is written."""
+    refuse_what_if_result(repository, mark_id)
     released = released_brakes(options.releases, options.reasons)
     if options.yes and options.digest is None:
         raise WrongUsage(

@@ -445,6 +445,36 @@ def report(
     reports.show(repository, mark_id, list_all=list_all, output_format=output.value)
 
 
+@app.command("what-if")
+def what_if(
+    repository: RepositoryArgument,
+    files: Annotated[
+        list[Path] | None,
+        typer.Option("--rules", metavar="FILE", help="rules to compare with today's; repeat it for several variants"),
+    ] = None,
+    dropped: Annotated[
+        list[str] | None, typer.Option("--drop-branch", metavar="BRANCH", help="as if this branch were deleted")
+    ] = None,
+    min_age: Annotated[str, typer.Option(help="another minimum age of objects, e.g. 7d")] = "",
+    hold: Annotated[
+        list[str] | None,
+        typer.Option(metavar="WHAT", help="one more hold: an object's key, tags=PATTERN, branches=PATTERN:DAYS, …"),
+    ] = None,
+    mark_id: Annotated[str, typer.Option("--mark", metavar="MARK", help="as of this mark; the newest by default")] = (
+        "latest"
+    ),
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Show what other rules would free, compared with today's. Changes nothing."""
+    from lakegc_assets.cli import what_if as comparisons
+
+    changes = comparisons.changes_of(comparisons.Options(files or (), dropped or (), min_age, hold or ()))
+    check_java()
+    with progress(repository):
+        result = comparisons.compare(repository, mark_id, changes)
+    comparisons.show(result, as_json=output is Format.JSON)
+
+
 @app.command()
 def explain(
     repository: RepositoryArgument,

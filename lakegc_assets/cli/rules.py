@@ -17,11 +17,12 @@ from lakegc_assets.cli.console import cell, print_command, print_sentence, print
 from lakegc_assets.cli.escaping import print_text
 from lakegc_assets.cli.invocation import command
 from lakegc_assets.cli.mark import Server
+from lakegc_assets.cli.rules_files import read_rules_file
 from lakegc_assets.formatting import plural, rules_change_in_words, rules_in_words
 from lakegc_assets.mark.context import Target
-from lakegc_assets.rules.rules_file import parse_rules, rules_document
+from lakegc_assets.rules.rules_file import rules_document
 from lakegc_assets.rules.shortened_retention import Shortened, shortened
-from spark_resources.errors import LakegcError, Refused, WrongUsage, did_you_mean
+from spark_resources.errors import LakegcError, Refused, WrongUsage, did_you_mean, full_stop
 from spark_resources.mark_store.rules_history import (
     RULES_HISTORY_KEY,
     RulesChange,
@@ -174,7 +175,7 @@ def set_rules(repository: str, options: SetOptions, *, as_json: bool) -> None:
     server = Server.configured()
     target = server.target(repository)
     before, branches = server.lakefs.rules(repository), server.lakefs.branches(repository)
-    refuse_unsuitable(new, branches, options.file)
+    refuse_unknown_branches(new, branches, options.file)
     if new == before:
         print_result(repository, None, new, as_json=as_json)
         return
@@ -188,24 +189,11 @@ def set_rules(repository: str, options: SetOptions, *, as_json: bool) -> None:
     print_result(repository, change, new, as_json=as_json)
 
 
-def read_rules_file(path: Path) -> Rules:
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise WrongUsage(f"{path} can't be read: {error.strerror or error}") from None
-    return parse_rules(data, str(path))
-
-
-def refuse_unsuitable(rules: Rules, branches: Collection[str], file: Path) -> None:
-    """Raise `WrongUsage` for branches that don't exist, and for rules that the server would take for no rules."""
+def refuse_unknown_branches(rules: Rules, branches: Collection[str], file: Path) -> None:
+    """Raise `WrongUsage` for branches that don't exist."""
     for branch in sorted(rules.branch_days.keys() - set(branches)):
         hint = did_you_mean(branch, branches) or "Remove its rule, or create the branch first."
         raise WrongUsage(f"{file} has a rule for branch '{branch}', which doesn't exist. {hint}")
-    if not rules.default_days and not rules.branch_days:
-        raise WrongUsage(
-            f"{file} has no branches and a default of 0 days, which a lakeFS server takes for no rules at all: nothing "
-            "would ever expire. Add a rule with 0 days for one branch."
-        )
 
 
 def refuse_changed_meanwhile(server: Server, repository: str, shown: Rules | None) -> None:
@@ -245,6 +233,7 @@ def confirm_shortening(
         )
     if not as_json:
         show_shortening(repository, before, new, shorter)
+        show_what_if(repository, new, options.file)
     if not options.yes:
         answer = read_answer(f"Type '{CONFIRMATION}' to set these rules, anything else to cancel: ").strip()
         if answer != CONFIRMATION:
@@ -260,6 +249,19 @@ def show_shortening(repository: str, before: Rules | None, new: Rules, shorter: 
     for change in shorter:
         table.add_row(cell(scope_of(change)), days_before(change), f"{change.after:,}")
     print_table("Commits expire earlier", table)
+
+
+def show_what_if(repository: str, new: Rules, file: Path) -> None:
+    """Show what the new rules would free as of the newest mark, or why that isn't known."""
+    from lakegc_assets.cli import what_if as comparisons
+    from lakegc_assets.queries.comparison import Variant
+
+    try:
+        result = comparisons.compare(repository, "latest", [Variant(str(file), new)])
+    except LakegcError as error:
+        print_sentence(f"What these rules would free isn't known: {full_stop(error)}")
+    else:
+        comparisons.show_result(result)
 
 
 def shortened_in_words(shorter: Sequence[Shortened]) -> str:

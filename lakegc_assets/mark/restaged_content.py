@@ -75,15 +75,20 @@ def look_up(run: MarkRun, notes: StepNotes, objects: UndecidedObjects, chain: Ma
     paths, sizes, probed = PathsToProbe(run, notes, chain), SizeSet(objects.sizes()), list[Dataset]()
     for again, parts in enumerate(PASSES):
         if facts["served_inside"] or facts["unclear"]:
-            sizes = SizeSet(objects.with_facts({keep_reasons.BRANCH: facts_from_probes(run, notes, probed)}).sizes())
+            sizes = SizeSet(
+                objects.with_facts(
+                    {keep_reasons.BRANCH: facts_from_probes(run, probed, unclear=bool(facts["unclear"]))}
+                ).sizes()
+            )
         probed += probe_paths(run, notes, paths.to_probe(sizes), parts, again=bool(again))
-    return facts_from_probes(run, notes, probed) if probed else None
+    return facts_from_probes(run, probed, unclear=bool(facts["unclear"])) if probed else None
 
 
-def facts_from_probes(run: MarkRun, notes: StepNotes, probed: Sequence[Dataset]) -> KeepFacts:
-    """The facts that keep the objects which branches serve, or may serve, according to these probe results (SERVED)."""
+def facts_from_probes(run: MarkRun, probed: Sequence[Dataset], *, unclear: bool) -> KeepFacts:
+    """The facts that keep the objects which branches serve, or may serve, according to these probe results (SERVED).
+    `unclear` says whether any of them has no clear result."""
     name, inconclusive = keep_reasons.BRANCH.name, keep_reasons.INCONCLUSIVE_SIZES.empty_table()
-    if notes.facts["unclear"]:
+    if unclear:
         inconclusive = inconclusive_sizes(run, probed)
     inside = Input.selected(name, run.place, probed, SERVED, SERVED_INSIDE, served_inside)
     return KeepFacts(keep_reasons.served(name, inconclusive), (inside,))

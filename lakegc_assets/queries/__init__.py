@@ -6,6 +6,7 @@ For notebooks, each question is a function that returns an Arrow table:
 
     queries.explain("my-repository", "reports/2026.csv")     # why the objects at a path are kept or gone
     queries.pins("my-repository").to_pandas()                # what each branch, tag and commit alone keeps
+    queries.what_if("my-repository", [today, other])[0]      # what other rules would expire (comparison.Variant)
 
 Settings come from where the commands get them: LAKEGC_* variables, lakegc.toml, ~/.lakectl.yaml.
 
@@ -15,12 +16,13 @@ paths        which address a path has or had in which commit, and which branch s
 sweeps       what sweeps, undos and purges did with some addresses
 explanation  all of that about one path or address
 pinned       what each branch, tag on hold and commit keeps alone
+comparison   what other rules, dropped branches, another minimum age or more holds would expire
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import TYPE_CHECKING
@@ -34,7 +36,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-__all__ = ["explain", "opened", "pins"]
+    from lakegc_assets.queries.comparison import Variant
+
+__all__ = ["explain", "opened", "pins", "what_if"]
 
 
 @contextmanager
@@ -85,3 +89,16 @@ def pins(repository: str, *, mark: str = LATEST) -> pa.Table:
 
     with opened(repository, mark) as history:
         return pins_of(history)
+
+
+def what_if(repository: str, variants: Sequence[Variant], *, mark: str = LATEST) -> tuple[pa.Table, pa.Table]:
+    """What each variant would expire, compared with the first one: a row for each variant, and a row for each variant
+    and branch (`TOTALS` and `BY_BRANCH` of `lakegc_assets.queries.comparison`).
+
+    Raises the errors of `lakegc_assets.queries.comparison.what_if`.
+    """
+    from lakegc_assets.queries import comparison
+
+    with opened(repository, mark) as history:
+        result = comparison.what_if(history, variants)
+        return result.totals, result.by_branch

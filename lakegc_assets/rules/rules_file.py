@@ -75,6 +75,11 @@ def _problems(plain: Any) -> Iterator[str]:
             where = f" of branch '{branch}'"
         yield from _unknown_fields(rule, (BRANCH, DAYS), where)
         yield from _days_problems(rule, DAYS, where)
+    if plain.get(DEFAULT) == 0 and not rules:
+        yield (
+            f"lakeFS stores a '{DEFAULT}' of 0 without '{BRANCHES}' as no rules at all, so that nothing would ever "
+            "expire; add a rule with 0 days for one branch"
+        )
 
 
 def _unknown_fields(plain: dict[str, Any], known: tuple[str, ...], where: str) -> Iterator[str]:

@@ -48,6 +48,7 @@ STEPS = {
     "config check": ("config", "check", "lake"),
     "fsck": ("fsck", "lake"),
     "rules": ("rules", "lake"),
+    "what-if": ("what-if", "lake", "--min-age", "1d"),
     "holds add": ("holds", "lake", "add", "h1", "--owner", "me", "--reason", "a test", "--tags", "v*"),
     "holds list": ("holds", "lake", "list"),
     "holds check": ("holds", "lake", "check"),

@@ -22,7 +22,7 @@ from spark_resources.lakefs_sandbox.xids import Xids
 from spark_resources.model import EXPIRED_OBJECTS
 from tests.support.changing_repository import SOON, TALLY, ChangingRepository, numbers, run
 from tests.support.mark_runs import Marked, Marker, Sweeper
-from tests.support.query_checks import check_pins, checked_explanations
+from tests.support.query_checks import check_pins, checked_explanations, checked_what_if
 from tests.support.recorded_marks import history_of
 from tests.support.repository_model import OFTEN, OPERATIONS, RepositoryModel
 
@@ -128,6 +128,8 @@ class RepeatedMarks(ChangingRepository):
         ]
         assert answers[0] == answers[1]
         check_pins(histories[0], self.model, now, answers[0])
+        results = [checked_what_if(history, self.model, now) for history in histories]
+        assert results[0] == results[1]
         TALLY["explained"] += len(answers[0])
 
     def pass_days(self, days: int) -> None:

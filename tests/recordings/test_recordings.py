@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 
 import pyarrow as pa
 import pytest
 
 from lakegc_assets.queries.addresses import Decision, explain_addresses
+from lakegc_assets.queries.comparison import Variant, what_if
 from lakegc_assets.queries.pinned import pins_of
+from spark_resources.model import Rules
 from tests.support import oracle
 from tests.support.mark_runs import NO_MINIMUM_AGE, marked_by_job
 from tests.support.recorded_marks import history_of, recorded_mark
@@ -80,6 +83,56 @@ def test_pins_of_a_recorded_repository_are_what_would_be_garbage_without_each_br
     of_commits = {("commit", commit): known.pinned_by_commit(commit) for commit in known.retained(known.heads)}
     expected |= {pin: keys for pin, keys in of_commits.items() if keys}
     assert found == {pin: (len(keys), sum(map(recording.listing.get, keys))) for pin, keys in expected.items()}
+
+
+def variants_of(recording: Recording, known: RecordedOracle) -> list[Variant]:
+    """The recording's own rules, very different ones, and its own rules without each of some branches."""
+    rules, default = recorded_rules(recording), recording.api("repository")["body"]["default_branch"]
+    variants = [
+        Variant("own rules", rules),
+        Variant("no rules", None),
+        Variant("no retention", Rules(0)),
+        Variant("one day", Rules(1, {default: 20})),
+        Variant("ten days", Rules(10, {default: 3})),
+        Variant("for ever", Rules(1_000_000)),
+    ]
+    others = sorted(known.heads.keys() - {default})
+    variants += [Variant(f"without {branch}", rules, frozenset({branch})) for branch in others[:3]]
+    return [*variants, Variant("no retention, without several", Rules(0), frozenset(others[1:9]))]
+
+
+def recorded_rules(recording: Recording) -> Rules | None:
+    rules = recording.meta["rules"]
+    if rules is None:
+        return None
+    days = {rule["branch_id"]: rule["retention_days"] for rule in rules["branches"]}
+    return Rules(rules["default_retention_days"], days)
+
+
+@pytest.mark.parametrize("recording", ALL, ids=lambda recording: str(recording.name))
+def test_what_if_expires_exactly_what_the_oracle_expires_with_any_rules(
+    recording: Recording, seaweedfs: SeaweedFS
+) -> None:
+    """All variants come from one pass. The recording's own rules give the expired set itself, also by branch."""
+    known = RecordedOracle(recording)
+    variants = variants_of(recording, known)
+    with recorded_mark(recording, seaweedfs) as (settings, mark):
+        result, expired_rows = what_if(history_of(settings, mark), variants), mark.expired_rows()
+
+    own = known.expired_with(variants[0].rules)
+    assert own == recording.expired()
+    for variant, row in zip(variants, result.totals.to_pylist(), strict=True):
+        expired = known.expired_with(variant.rules, variant.dropped)
+        expected = {"objects": expired, "more_objects": expired - own, "fewer_objects": own - expired}
+        for name, objects in expected.items():
+            assert row[name] == len(objects), variant.name
+            assert row[name.replace("objects", "bytes")] == sum(map(recording.listing.__getitem__, objects))
+    by_branch = {
+        (row["branch"], row["committed"]): row["objects"]
+        for row in result.by_branch.to_pylist()
+        if row["variant"] == "own rules"
+    }
+    assert by_branch == Counter((row["branch"], row["commit_id"] is not None) for row in expired_rows)
 
 
 @pytest.mark.parametrize("recording", ALL[-2:], ids=lambda recording: str(recording.name))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
 
 from lakegc_assets.queries.addresses import Decision, explain_addresses
+from lakegc_assets.queries.comparison import Variant, what_if
 from lakegc_assets.queries.history import History
 from lakegc_assets.queries.pinned import pins_of
+from spark_resources.model import Rules
 from tests.support import oracle
 from tests.support.mark_runs import Marked
 from tests.support.repository_model import RepositoryModel
@@ -62,3 +64,29 @@ def kept_by_commits(model: RepositoryModel, now: datetime, heads: Mapping[str, s
         )
     finally:
         model.heads = actual
+
+
+def checked_what_if(history: History, model: RepositoryModel, now: datetime) -> tuple[pa.Table, pa.Table]:
+    """What other rules, other minimum ages and dropped branches would expire, in all and by branch, after checking it:
+    exactly what the oracle expires, except for objects that a path probe might keep."""
+    own, min_age = history.record.rules, history.record.min_age
+    rules = (own, None, Rules(0, {"main": 2}), Rules(5), Rules(99, {"main": 0}))
+    variants = [Variant(f"rules {number}", one) for number, one in enumerate(rules)]
+    variants += [Variant("old ones", own, min_age=timedelta(days=3)), Variant("all", own, min_age=timedelta(0))]
+    branches = {branch for branch, _ in history.heads} - {history.run.target.repository.default_branch}
+    dropped = Variant("dropped", own, frozenset(sorted(branches)[::2]))
+    result = what_if(history, [*variants, dropped])
+    resolution = history.run.store.capabilities.time_resolution
+    for variant, row in zip(variants, result.totals.to_pylist(), strict=False):
+        actual, model.rules = (
+            model.rules,
+            variant.rules and (variant.rules.default_days, dict(variant.rules.branch_days)),
+        )
+        try:
+            age = min_age if variant.min_age is None else variant.min_age
+            expected = model.garbage(model.stored(), now, age, resolution)
+        finally:
+            model.rules = actual
+        assert 0 <= row["objects"] - len(expected) <= row["unprobed_objects"], (variant.name, row, sorted(expected))
+    assert not result.totals["unprobed_objects"][0].as_py()
+    return result.totals.drop_columns(["unprobed_objects", "unprobed_bytes"]), result.by_branch

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 
 from spark_resources.lakefs.gc_lists import parse_commits_csv, read_uncommitted_file
-from spark_resources.model import Commit
+from spark_resources.model import Commit, Rules
 from spark_resources.sstable import read_commits, read_entries, read_ranges
 from tests.support import oracle
 from tests.support.replay_server import Recording
@@ -148,3 +148,22 @@ class RecordedOracle:
     @cached_property
     def _unlisted_now(self) -> set[str]:
         return self.unlisted(self.retained(self.heads))
+
+    # --- other rules ------------------------------------------------------------------------------------------------
+
+    def expired_with(self, rules: Rules | None, dropped: Collection[str] = ()) -> set[str]:
+        """The objects that these rules would expire without some branches. What is staged on those is kept."""
+        retained = set(self.commits)
+        if rules is not None:
+            heads = {branch: commit for branch, commit in self.heads.items() if branch not in dropped}
+            claims = oracle.claims(self.commits, heads, rules.default_days, rules.branch_days)
+            retained = oracle.retained(claims, microseconds(self.recording.recorded_at)) | self.retained_by_server_only
+        candidates = {key for key in self.recording.listing if oracle.is_candidate(key)}
+        return candidates - self.committed(retained) - self.staged - self.served_without(dropped)
+
+    def served_without(self, dropped: Collection[str]) -> set[str]:
+        """The addresses that other branches than these serve, as far as they were recorded."""
+        recorded = (self.recording.api("objects_served_by_branches") or {"objects": {}})["objects"]
+        entries = [entry for branch, rows in recorded.items() if branch not in dropped for entry in rows]
+        addresses = (oracle.inside(0, entry["physical_address"], [self.recording.namespace.uri]) for entry in entries)
+        return {key for key in addresses if key}

@@ -1,0 +1,484 @@
+"""What other rules, a dropped branch, another minimum age or more holds would delete: several variants from one scan.
+
+Each variant is decided by the mark's own rules from the mark's files, at the time of the mark. Nothing is changed, and
+a result is no expired set: it can't be approved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lakegc_assets.mark import listed_objects, recheck, uncommitted_addresses
+from lakegc_assets.mark.addresses_on_hold import on_hold_producer
+from lakegc_assets.mark.earlier_references import ADDRESS_PARTS
+from lakegc_assets.mark.incremental_listing import FOLDERS
+from lakegc_assets.mark.keep_facts import KeepFacts, facts_for_addresses
+from lakegc_assets.mark.mark_chain import NOT_RETAINED_OBJECTS, SIZES
+from lakegc_assets.mark.mark_chain import REMOVED as REMOVED_OUTCOMES
+from lakegc_assets.mark.metaranges import head_metaranges
+from lakegc_assets.mark.restaged_content import PASSES, facts_from_probes
+from lakegc_assets.queries.history import History
+from lakegc_assets.rules import keep_reasons
+from lakegc_assets.rules.current_listing import REMOVED, Listing, current_listing
+from lakegc_assets.rules.expiry_reasons import sorted_verdicts
+from lakegc_assets.rules.garbage import UNCOMMITTED
+from lakegc_assets.rules.holds import NamedCommit, PathHolds, prefixes_of
+from lakegc_assets.rules.keep_reasons import Attribution, KeepReason
+from lakegc_assets.rules.retention import Verdict
+from lakegc_assets.rules.what_if import (
+    ATTRIBUTED,
+    ATTRIBUTED_OBJECTS,
+    EXPIRED,
+    FREED,
+    RANGES,
+    Decided,
+    freed,
+    total,
+)
+from lakegc_assets.sweep.report import read_report_if_intact
+from spark_resources.errors import WrongUsage, did_you_mean
+from spark_resources.lakefs.ranges import (
+    Ref,
+    address_batches,
+    decoder_for,
+    distinct_refs,
+    range_number,
+    range_tasks,
+)
+from spark_resources.mark_store.hold_file import Hold, PathHold, TagHold
+from spark_resources.mark_store.mark import Mark, folder_ids
+from spark_resources.model import (
+    ADDRESSES,
+    ADDRESSES_ON_HOLD,
+    EXPIRED_OBJECTS,
+    NOT_RETAINED,
+    RANGE_ADDRESSES,
+    RANGE_REFS,
+    RANGE_SIZES,
+    RANGES_ON_HOLD,
+    RECEIPTS,
+    STORED_OBJECTS,
+    Rules,
+    cutoff_for,
+)
+from spark_resources.spark.arrow_shuffle import GroupedRows, Input, co_group
+from spark_resources.spark.datasets import Dataset, all_batches, open_dataset
+from spark_resources.spark.remote_errors import errors_from_executors
+from spark_resources.spark.task_report import TaskReport
+from spark_resources.spark.tasks import Batches, Rows, Step, Tasks, collected, mapped
+from spark_resources.stores.place import Place
+from spark_resources.stores.prefetch import fetch_in_parallel
+
+MAX_VARIANTS = 20
+REMOVED_BY_SWEEPS = "removed by sweeps"
+EXPIRED_SET = "expired_set"
+AT_THE_END = tuple(
+    (recheck.ASSET, part) for part in (recheck.STAGED_PART, recheck.DIFFS_PART, recheck.NEW_ADDRESSES_PART)
+)
+
+TOTALS = pa.schema(
+    [
+        pa.field("variant", pa.string(), nullable=False),
+        pa.field("commits", pa.int64(), nullable=False),  # expired ones
+        pa.field("objects", pa.int64(), nullable=False),  # expired ones, as are the following
+        pa.field("bytes", pa.int64(), nullable=False),
+        pa.field("more_objects", pa.int64(), nullable=False),  # those that the first variant keeps
+        pa.field("more_bytes", pa.int64(), nullable=False),
+        pa.field("fewer_objects", pa.int64(), nullable=False),  # those of the first variant that this one keeps
+        pa.field("fewer_bytes", pa.int64(), nullable=False),
+        pa.field("unprobed_objects", pa.int64(), nullable=False),  # those that a mark may find served by a branch
+        pa.field("unprobed_bytes", pa.int64(), nullable=False),
+    ]
+)
+"""One row per variant."""
+BY_BRANCH = pa.schema(
+    [
+        TOTALS.field("variant"),
+        pa.field("branch", pa.string()),  # whose rule expired the commit that kept the objects longest
+        pa.field("committed", pa.bool_(), nullable=False),  # false: no commit had the objects, or it isn't known
+        TOTALS.field("objects"),
+        TOTALS.field("bytes"),
+    ]
+)
+"""The expired objects of each variant by branch. Without a branch, they were in dangling commits or never committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """Rules and other choices to compare. `rules` None means no rules; `dropped` are branches that no longer exist;
+    `min_age` None means that of the mark; `holds` are added to those of the mark."""
+
+    name: str
+    rules: Rules | None
+    dropped: frozenset[str] = frozenset()
+    min_age: timedelta | None = None
+    holds: tuple[Hold, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """The result: `totals` (TOTALS) and `by_branch` (BY_BRANCH), both in the order of the variants; and the number and
+    bytes of all stored objects."""
+
+    totals: pa.Table
+    by_branch: pa.Table
+    stored_objects: int
+    stored_bytes: int
+
+
+def what_if(history: History, variants: Sequence[Variant], *, tags: Collection[NamedCommit] = ()) -> WhatIf:
+    """Compare variants; the first one is the basis of the comparison.
+
+    `tags` are needed for holds on tags that the mark didn't use; those of commits that the mark didn't know are
+    ignored. Objects staged on a dropped branch count as kept. Raises `WrongUsage` for an unknown dropped branch or too
+    many variants, and `Refused` if the mark doesn't know enough.
+    """
+    check_variants(history, variants)
+    history.refuse_unless_complete("what-if")
+    with history.run.persist, errors_from_executors():
+        return Comparison(history, variants, tags).result()
+
+
+def check_variants(history: History, variants: Sequence[Variant]) -> None:
+    if not 0 < len(variants) <= MAX_VARIANTS:
+        raise WrongUsage(f"{len(variants)} variants can't be compared: pass from 1 to {MAX_VARIANTS}")
+    repository = history.run.target.repository
+    branches = {branch for branch, _ in history.heads}
+    for branch in sorted(branch for variant in variants for branch in variant.dropped):
+        if branch == repository.default_branch:
+            raise WrongUsage(f"'{branch}' is the default branch of {repository.id}, which can't be deleted")
+        refuse_unknown_branch(history, branch, branches)
+
+
+def refuse_unknown_branch(history: History, branch: str, branches: Collection[str]) -> None:
+    if branch not in branches:
+        hint = did_you_mean(branch, branches) or "A branch that is newer needs a new mark."
+        raise WrongUsage(
+            f"mark {history.record.mark_id} of {history.record.repository} found no branch '{branch}'. {hint}"
+        )
+
+
+class Comparison:
+    """One comparison of variants."""
+
+    def __init__(self, history: History, variants: Sequence[Variant], tags: Collection[NamedCommit]) -> None:
+        self.history, self.variants = history, variants
+        known_tags = {(tag, commit_id) for tag, commit_id in tags if commit_id in history.commits}
+        self.verdicts = [verdicts_of(history, variant, known_tags) for variant in variants]
+
+    def result(self) -> WhatIf:
+        history, run = self.history, self.history.run
+        pairs = self.ranges_of_commits()
+        decided = [
+            self.decided(variant, verdicts, pairs)
+            for variant, verdicts in zip(self.variants, self.verdicts, strict=True)
+        ]
+        listings = tuple((mark.record.start, folders_of(mark)) for mark in history.marks)
+        grain, sizes = run.store.capabilities.time_resolution, sizes_at_heads(history)
+        reasons = self.reason_facts(pairs)
+        inputs = [
+            *listing_inputs(history),
+            *self.range_inputs(pairs, decided),
+            Input.of_addresses(UNCOMMITTED, run.place, uncommitted_addresses.datasets(run), ADDRESSES),
+            *attributed_inputs(history),
+            *removed_inputs(run.place, since=history.marks[-1].record.start),
+            *(source for facts in reasons.values() for source in facts.inputs),
+        ]
+        with_reasons = [
+            replace(one, reasons=self.attributions(variant, reasons))
+            for one, variant in zip(decided, self.variants, strict=True)
+        ]
+
+        def combine(rows: GroupedRows, report: TaskReport) -> pa.Table:
+            stored = current_listing(listings_in(rows, listings), rows[REMOVED_BY_SWEEPS])
+            report.count(objects=len(stored), bytes=pc.sum(stored["size"], min_count=0).as_py())
+            return freed(rows, stored, with_reasons, grain, sizes)
+
+        grouped = co_group(run.spark, inputs, combine, FREED, run.persist)
+        rows = total(collected(grouped.rows, lambda batches: batches, FREED))
+        counters = grouped.report.counters
+        return WhatIf(self.totals(rows), self.by_branch(rows), counters["objects"], counters["bytes"])
+
+    # --- commits and ranges -----------------------------------------------------------------------------------------
+
+    def ranges_of_commits(self) -> pa.Table:
+        """The ranges (METARANGE_RANGES) of all commits that the mark or a variant retains. Those that the mark retained
+        were recorded; of the others, the store has the immutable tables."""
+        recorded = self.history.verdicts
+        metaranges = set(recorded.filter(recorded["retained"])["metarange_id"].to_pylist())
+        metaranges |= {one.metarange_id for verdicts in self.verdicts for one in verdicts if one.retained}
+        if self.path_holds.patterns:
+            metaranges |= {one.metarange_id for one in self.verdicts[0]}
+        return self.history.ranges_of(metaranges)
+
+    def decided(self, variant: Variant, verdicts: Sequence[Verdict], pairs: pa.Table) -> Decided:
+        """What a variant decides, without its reasons to keep unreferenced objects."""
+        retained = pa.array(sorted({one.metarange_id for one in verdicts if one.retained}), pa.string())
+        live = pc.unique(pairs["range_id"].filter(pc.is_in(pairs["metarange_id"], value_set=retained)))
+        expired = [one for one in verdicts if not one.retained and one.metarange_id]
+        ordered = sorted_verdicts(
+            [
+                {"commit_id": one.commit_id, "branch": one.branch, "days": one.days, "until": one.until}
+                for one in expired
+            ]
+        )
+        position = {commit_id: number for number, commit_id in enumerate(ordered["commit_id"].to_pylist())}
+        of_metarange: dict[str, int] = {}
+        for one in expired:
+            of_metarange[one.metarange_id] = max(position[one.commit_id], of_metarange.get(one.metarange_id, 0))
+        verdict_of = pa.table(
+            [pa.array(of_metarange.keys(), pa.string()), pa.array(of_metarange.values(), pa.int64())],
+            ["metarange_id", "verdict"],
+        )
+        others = pairs.filter(pc.invert(pc.is_in(pairs["range_id"], value_set=live))).select(
+            ["metarange_id", "range_id"]
+        )
+        joined = others.join(verdict_of, "metarange_id", join_type="inner", use_threads=False)
+        by_range = joined.group_by("range_id", use_threads=False).aggregate([("verdict", "max")])
+        record = self.history.record
+        cutoff = record.cutoff if variant.min_age is None else cutoff_for(record.start, variant.min_age)
+        return Decided(
+            numbers_of(live), ordered, numbers_of(by_range["range_id"]), by_range["verdict_max"].combine_chunks(),
+            cutoff, (),
+        )  # fmt: skip
+
+    def range_inputs(self, pairs: pa.Table, decided: Sequence[Decided]) -> Iterator[Input]:
+        """The addresses of all ranges that matter, with their ranges' numbers: those that marks read, from their files,
+        and others from the store's tables."""
+        history = self.history
+        wanted = {number for one in decided for column in (one.live, one.ranges) for number in column.to_pylist()}
+        recorded = {range_number(range_id) for range_id in history.recorded_ranges.refs}
+        live = {number for one in decided for number in one.live.to_pylist()}
+        yield history.addresses_in(RANGES, wanted & recorded)
+        unread = live - recorded
+        if unread:
+            refs = distinct_refs(pairs.select(RANGE_REFS.names))
+            refs = refs.filter(pc.is_in(numbers_of(refs["range_id"]), value_set=pa.array(sorted(unread), pa.int64())))
+            tasks = range_tasks(history.run.spark, refs, order_by=("min_key", "max_key", "range_id"))
+            rows = mapped(tasks, range_address_reader(history.place), RANGE_ADDRESSES)
+            yield counted_input(history, RANGES, rows, RANGE_ADDRESSES)
+
+    # --- reasons to keep unreferenced objects -----------------------------------------------------------------------
+
+    @property
+    def path_holds(self) -> PathHolds:
+        """All path holds of the mark and the variants, named by their patterns: two variants may use one id for
+        different holds."""
+        holds = (*self.history.holds, *(hold for variant in self.variants for hold in variant.holds))
+        return PathHolds(tuple((pattern, pattern) for pattern in sorted(path_patterns(holds))))
+
+    def reason_facts(self, pairs: pa.Table) -> Mapping[KeepReason, KeepFacts]:
+        """What the mark looked up for each reason, except holds by prefix. Paths on hold are looked up in the store's
+        tables."""
+        run, mark = self.history.run, self.history.mark
+        probed = parts_of(mark, ((EXPIRED_SET, part) for parts in PASSES for part in parts))
+        unclear = bool(self.history.record.step(EXPIRED_SET).facts.get("unclear"))
+        hold = keep_reasons.HOLD
+        return {
+            keep_reasons.OTHER_REPOSITORY: facts_for_addresses(
+                keep_reasons.OTHER_REPOSITORY, run.place, parts_of(mark, ADDRESS_PARTS), ADDRESSES
+            ),
+            keep_reasons.BRANCH: facts_from_probes(run, probed, unclear=unclear),
+            keep_reasons.MEANWHILE: facts_for_addresses(
+                keep_reasons.MEANWHILE, run.place, parts_of(mark, AT_THE_END), ADDRESSES
+            ),
+            hold: KeepFacts(keep_reasons.on_hold(hold.name, ()), (self.paths_on_hold(pairs),)),
+        }
+
+    def attributions(
+        self, variant: Variant, facts: Mapping[KeepReason, KeepFacts]
+    ) -> list[tuple[KeepReason, Attribution]]:
+        """The reasons with the variant's own holds, and without what its dropped branches serve."""
+        holds, repository = (*self.history.holds, *variant.holds), self.history.run.partition.repository
+        by_reason = {reason: one.attribution for reason, one in facts.items()}
+        by_reason[keep_reasons.HOLD] = on_hold_by(holds)
+        if variant.dropped:
+            served = by_reason[keep_reasons.BRANCH]
+            by_reason[keep_reasons.BRANCH] = served_by_others(served, repository, variant.dropped)
+        return list(by_reason.items())
+
+    def paths_on_hold(self, pairs: pa.Table) -> Input:
+        """The addresses at paths on hold in any commit (ADDRESSES_ON_HOLD)."""
+        history, paths = self.history, self.path_holds
+        refs = distinct_refs(pairs.select(RANGE_REFS.names)).to_pylist() if paths.patterns else []
+        rows = [{**ref, "hold": None} for ref in refs if paths.may_match_between(ref["min_key"], ref["max_key"])]
+        tasks = range_tasks(history.run.spark, pa.Table.from_pylist(rows, schema=RANGES_ON_HOLD))
+        produce = on_hold_producer(history.place, paths)
+
+        def read(batches: Batches) -> Batches:
+            return produce(batches, TaskReport())
+
+        found: Rows = (
+            mapped(tasks, read, ADDRESSES_ON_HOLD)
+            if rows
+            else Tasks.of(history.run.spark, ADDRESSES_ON_HOLD.empty_table())
+        )
+        return counted_input(history, keep_reasons.HOLD.name, found, ADDRESSES_ON_HOLD)
+
+    # --- the result -------------------------------------------------------------------------------------------------
+
+    def totals(self, rows: pa.Table) -> pa.Table:
+        sums = [name for name in FREED.names if name not in ("variant", "branch", "committed")]
+        grouped = rows.group_by("variant", use_threads=False).aggregate([(name, "sum") for name in sums])
+        by_variant = {row["variant"]: row for row in grouped.to_pylist()}
+        result: list[dict[str, Any]] = []
+        for number, (variant, verdicts) in enumerate(zip(self.variants, self.verdicts, strict=True)):
+            row = {name: by_variant.get(number, {}).get(f"{name}_sum", 0) for name in sums}
+            row |= {"variant": variant.name, "commits": sum(not one.retained for one in verdicts)}
+            first = result[0] if result else row
+            for unit in ("objects", "bytes"):
+                row[f"fewer_{unit}"] = first[unit] - (row[unit] - row[f"more_{unit}"])
+            result.append(row)
+        return pa.Table.from_pylist(result, schema=TOTALS)
+
+    def by_branch(self, rows: pa.Table) -> pa.Table:
+        names = pa.array([variant.name for variant in self.variants], pa.string())
+        ordered = rows.sort_by([("variant", "ascending"), ("bytes", "descending"), ("branch", "ascending")])
+        columns = [names.take(ordered["variant"].combine_chunks()), *(ordered[name] for name in BY_BRANCH.names[1:])]
+        return pa.table(columns, schema=BY_BRANCH)
+
+
+def verdicts_of(history: History, variant: Variant, tags: Collection[NamedCommit]) -> list[Verdict]:
+    heads = [(branch, commit_id) for branch, commit_id in history.heads if branch not in variant.dropped]
+    holds = (*history.holds, *variant.holds)
+    wanted = history.tags | set(tags) if any(isinstance(hold, TagHold) for hold in variant.holds) else history.tags
+    return history.decided(heads=heads, tags=wanted, rules=variant.rules, holds=holds)
+
+
+def path_patterns(holds: Iterable[Hold]) -> set[str]:
+    return {hold.paths for hold in holds if isinstance(hold, PathHold)}
+
+
+def on_hold_by(holds: Iterable[Hold]) -> Attribution:
+    """An attribution that keeps the objects at paths and prefixes on hold by these holds."""
+    name, all_holds = keep_reasons.HOLD.name, tuple(holds)
+    decide = keep_reasons.on_hold(name, prefixes_of(all_holds))
+    patterns = pa.array(sorted(path_patterns(all_holds)), pa.string())
+
+    def attribution(objects: pa.Table, rows: Mapping[str, pa.Table]) -> keep_reasons.Column:
+        return decide(objects, {name: rows[name].filter(pc.is_in(rows[name]["hold"], value_set=patterns))})
+
+    return attribution
+
+
+def served_by_others(served: Attribution, repository: str, dropped: Collection[str]) -> Attribution:
+    """The attribution of objects that branches serve, without these branches of this repository."""
+    name, branches = keep_reasons.BRANCH.name, pa.array(sorted(dropped), pa.string())
+
+    def attribution(objects: pa.Table, rows: Mapping[str, pa.Table]) -> keep_reasons.Column:
+        found = rows[name]
+        is_dropped = pc.and_(pc.equal(found["repository"], repository), pc.is_in(found["branch"], value_set=branches))
+        return served(objects, {name: found.filter(pc.invert(is_dropped))})
+
+    return attribution
+
+
+# --- inputs ---------------------------------------------------------------------------------------------------------
+
+
+def numbers_of(range_ids: pa.Array | pa.ChunkedArray) -> pa.Array:
+    return pa.array(map(range_number, range_ids.to_pylist()), pa.int64())
+
+
+def parts_of(mark: Mark, parts: Iterable[tuple[str, str]]) -> list[Dataset]:
+    """Those of these datasets (asset and part) that the mark wrote."""
+    return [mark.dataset(asset, part) for asset, part in parts if part in mark.record.step(asset).datasets]
+
+
+def counted_input(history: History, name: str, rows: Rows, schema: pa.Schema) -> Input:
+    rows = history.run.persist(rows)
+    return Input.of_rows(name, rows, schema, len(rows.table) if isinstance(rows, Tasks) else rows.count())
+
+
+def range_address_reader(place: Place) -> Step:
+    """A step that maps rows of RANGE_REFS to the addresses inside the namespace (RANGE_ADDRESSES)."""
+
+    def read(batches: Batches) -> Batches:
+        refs: list[Ref] = [row for batch in batches for row in batch.to_pylist()]
+        for range_id, addresses, _ in address_batches(place, refs, TaskReport(), decoder_for(refs)):
+            number = pa.repeat(pa.scalar(range_number(range_id), pa.int64()), len(addresses))
+            yield pa.RecordBatch.from_arrays([number, addresses], schema=RANGE_ADDRESSES)
+
+    return read
+
+
+def listing_inputs(history: History) -> Iterator[Input]:
+    """For each mark of the chain, the objects that it found and the addresses that it looked up."""
+    for number, mark in enumerate(history.marks):
+        run = history.reading(mark)
+        yield Input.whole(f"{listed_objects.ASSET} {number}", run.place, listed_objects.datasets(run), STORED_OBJECTS)
+        compared = parts_of(mark, [(listed_objects.ASSET, listed_objects.COMPARED_PART)])
+        yield Input.of_addresses(f"{listed_objects.COMPARED_PART} {number}", run.place, compared, ADDRESSES)
+
+
+def folders_of(mark: Mark) -> pa.Array | None:
+    """The folders that an incremental mark listed; None for a full mark, which listed all of them."""
+    if not mark.record.is_incremental:
+        return None
+    folders = mark.dataset(listed_objects.ASSET, listed_objects.FOLDERS_PART)
+    tables = [FOLDERS.empty_table(), *all_batches(mark.place, folders, FOLDERS)]
+    return pa.concat_tables(tables)["slice"].combine_chunks()
+
+
+def listings_in(rows: GroupedRows, listings: Sequence[tuple[datetime, pa.Array | None]]) -> list[Listing]:
+    return [
+        Listing(
+            rows[f"{listed_objects.ASSET} {number}"],
+            rows[f"{listed_objects.COMPARED_PART} {number}"]["address"],
+            folders,
+            start,
+        )
+        for number, (start, folders) in enumerate(listings)
+    ]
+
+
+def attributed_inputs(history: History) -> Iterator[Input]:
+    """The mark's expired set, and the commits to which it attributed all objects that no retained commit refers to."""
+    place, mark = history.place, history.mark
+    expired, others = mark.dataset(EXPIRED_SET), mark.dataset(*NOT_RETAINED_OBJECTS)
+
+    def select(table: pa.Table) -> pa.Table:
+        return table.filter(pc.is_valid(table["commit_id"])).select(ATTRIBUTED_OBJECTS.names)
+
+    yield Input.of_addresses(EXPIRED, place, [expired], EXPIRED_OBJECTS)
+    for dataset, schema in ((expired, EXPIRED_OBJECTS), (others, NOT_RETAINED)):
+        yield Input.selected(ATTRIBUTED, place, [dataset], schema, ATTRIBUTED_OBJECTS, select)
+
+
+def removed_inputs(place: Place, *, since: datetime) -> Iterator[Input]:
+    """The addresses whose objects sweeps removed (REMOVED), according to the reports of the sweeps that ended since
+    then, by the store's clock."""
+    outcomes = pa.array([outcome.value for outcome in REMOVED_OUTCOMES])
+    yield Input.of_files(REMOVED_BY_SWEEPS, (), REMOVED)
+    ids = folder_ids(place.store())
+    for report in fetch_in_parallel(ids, lambda mark_id: read_report_if_intact(place, mark_id)):
+        if report is None or report.ended < since:
+            continue
+        if not any(report.objects.get(outcome) for outcome in outcomes.to_pylist()):
+            continue
+        began = report.began
+
+        def select(table: pa.Table, began: datetime = began) -> pa.Table:
+            removed = table.filter(pc.is_in(table["outcome"], value_set=outcomes))
+            times = pa.repeat(pa.scalar(began, REMOVED.field("began").type), len(removed))
+            return pa.table([removed["address"], times], schema=REMOVED)
+
+        dataset = open_dataset(place, report.dataset["folder"], sha256=report.dataset["sha256"])
+        yield Input.selected(REMOVED_BY_SWEEPS, place, [dataset], RECEIPTS, REMOVED, select)
+
+
+def sizes_at_heads(history: History) -> pa.Array:
+    """The distinct sizes of the objects at branch heads (int64)."""
+    metaranges = head_metaranges(history.run) & history.recorded_ranges.metaranges
+    at_heads = numbers_of(pc.unique(history.recorded_ranges.ranges_of(metaranges)["range_id"]))
+    sizes = [pa.array([], pa.int64())]
+    for dataset in (dataset for mark in history.marks for dataset in parts_of(mark, [SIZES])):
+        for table in all_batches(history.place, dataset, RANGE_SIZES):
+            sizes.append(pc.unique(table["size"].filter(pc.is_in(table["range"], value_set=at_heads))))
+    return pc.unique(pa.concat_arrays(sizes))
