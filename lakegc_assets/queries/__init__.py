@@ -16,7 +16,8 @@ paths        which address a path has or had in which commit, and which branch s
 sweeps       what sweeps, undos and purges did with some addresses
 explanation  all of that about one path or address
 pinned       what each branch, tag on hold and commit keeps alone
-comparison   what other rules, dropped branches, another minimum age or more holds would expire
+comparison   what other rules, dropped branches, another minimum age or more holds would expire; with range_groups,
+             and recorded_inputs for what marks recorded
 """
 
 from __future__ import annotations

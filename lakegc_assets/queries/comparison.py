@@ -8,76 +8,74 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.mark import listed_objects, recheck, uncommitted_addresses
+from lakegc_assets.mark import recheck, uncommitted_addresses
 from lakegc_assets.mark.addresses_on_hold import on_hold_producer
 from lakegc_assets.mark.earlier_references import ADDRESS_PARTS
-from lakegc_assets.mark.incremental_listing import FOLDERS
 from lakegc_assets.mark.keep_facts import KeepFacts, facts_for_addresses
-from lakegc_assets.mark.mark_chain import NOT_RETAINED_OBJECTS, SIZES
-from lakegc_assets.mark.mark_chain import REMOVED as REMOVED_OUTCOMES
-from lakegc_assets.mark.metaranges import head_metaranges
 from lakegc_assets.mark.restaged_content import PASSES, facts_from_probes
 from lakegc_assets.queries.history import History
+from lakegc_assets.queries.range_groups import (
+    distinct_range_addresses,
+    group_selector,
+    grouped_ranges,
+    live_in_any,
+    numbers_of,
+    range_address_reader,
+)
+from lakegc_assets.queries.recorded_inputs import (
+    EXPIRED_SET,
+    REMOVED_BY_SWEEPS,
+    attributed_inputs,
+    counted_input,
+    folders_of,
+    listing_inputs,
+    listings_in,
+    parts_of,
+    removed_inputs,
+    sizes_at_heads,
+)
 from lakegc_assets.rules import keep_reasons
-from lakegc_assets.rules.current_listing import REMOVED, Listing, current_listing
+from lakegc_assets.rules.current_listing import current_listing
 from lakegc_assets.rules.expiry_reasons import sorted_verdicts
 from lakegc_assets.rules.garbage import UNCOMMITTED
 from lakegc_assets.rules.holds import NamedCommit, PathHolds, prefixes_of
 from lakegc_assets.rules.keep_reasons import Attribution, KeepReason
 from lakegc_assets.rules.retention import Verdict
 from lakegc_assets.rules.what_if import (
-    ATTRIBUTED,
-    ATTRIBUTED_OBJECTS,
-    EXPIRED,
     FREED,
     RANGES,
     Decided,
     freed,
     total,
 )
-from lakegc_assets.sweep.report import read_report_if_intact
 from spark_resources.errors import WrongUsage, did_you_mean
 from spark_resources.lakefs.ranges import (
-    Ref,
-    address_batches,
-    decoder_for,
     distinct_refs,
     range_number,
     range_tasks,
 )
 from spark_resources.mark_store.hold_file import Hold, PathHold, TagHold
-from spark_resources.mark_store.mark import Mark, folder_ids
 from spark_resources.model import (
     ADDRESSES,
     ADDRESSES_ON_HOLD,
-    EXPIRED_OBJECTS,
-    NOT_RETAINED,
     RANGE_ADDRESSES,
     RANGE_REFS,
-    RANGE_SIZES,
     RANGES_ON_HOLD,
-    RECEIPTS,
-    STORED_OBJECTS,
     Rules,
     cutoff_for,
 )
 from spark_resources.spark.arrow_shuffle import GroupedRows, Input, co_group
-from spark_resources.spark.datasets import Dataset, all_batches, open_dataset
 from spark_resources.spark.remote_errors import errors_from_executors
 from spark_resources.spark.task_report import TaskReport
-from spark_resources.spark.tasks import Batches, Rows, Step, Tasks, collected, mapped
-from spark_resources.stores.place import Place
-from spark_resources.stores.prefetch import fetch_in_parallel
+from spark_resources.spark.tasks import Batches, Rows, Tasks, collected, mapped
 
 MAX_VARIANTS = 20
-REMOVED_BY_SWEEPS = "removed by sweeps"
-EXPIRED_SET = "expired_set"
 AT_THE_END = tuple(
     (recheck.ASSET, part) for part in (recheck.STAGED_PART, recheck.DIFFS_PART, recheck.NEW_ADDRESSES_PART)
 )
@@ -175,16 +173,17 @@ class Comparison:
     def result(self) -> WhatIf:
         history, run = self.history, self.history.run
         pairs = self.ranges_of_commits()
-        decided = [
+        by_range = [
             self.decided(variant, verdicts, pairs)
             for variant, verdicts in zip(self.variants, self.verdicts, strict=True)
         ]
+        groups, decided = grouped_ranges(by_range)
         listings = tuple((mark.record.start, folders_of(mark)) for mark in history.marks)
         grain, sizes = run.store.capabilities.time_resolution, sizes_at_heads(history)
         reasons = self.reason_facts(pairs)
         inputs = [
             *listing_inputs(history),
-            *self.range_inputs(pairs, decided),
+            *self.range_inputs(pairs, groups, live=live_in_any(by_range)),
             Input.of_addresses(UNCOMMITTED, run.place, uncommitted_addresses.datasets(run), ADDRESSES),
             *attributed_inputs(history),
             *removed_inputs(run.place, since=history.marks[-1].record.start),
@@ -248,21 +247,21 @@ class Comparison:
             cutoff, (),
         )  # fmt: skip
 
-    def range_inputs(self, pairs: pa.Table, decided: Sequence[Decided]) -> Iterator[Input]:
-        """The addresses of all ranges that matter, with their ranges' numbers: those that marks read, from their files,
-        and others from the store's tables."""
-        history = self.history
-        wanted = {number for one in decided for column in (one.live, one.ranges) for number in column.to_pylist()}
-        recorded = {range_number(range_id) for range_id in history.recorded_ranges.refs}
-        live = {number for one in decided for number in one.live.to_pylist()}
-        yield history.addresses_in(RANGES, wanted & recorded)
-        unread = live - recorded
+    def range_inputs(self, pairs: pa.Table, groups: pa.Table, *, live: set[int]) -> Iterator[Input]:
+        """The addresses of all ranges that matter, each once per group (RANGE_ADDRESSES, with the group's number): of
+        ranges that marks read, from their files, and of other `live` ones, from the store's tables."""
+        history, select = self.history, group_selector(groups)
+        recorded = Input.selected(
+            RANGES, history.place, history.address_datasets, RANGE_ADDRESSES, RANGE_ADDRESSES, select
+        )
+        yield replace(recorded, reduce=distinct_range_addresses)
+        unread = live - {range_number(range_id) for range_id in history.recorded_ranges.refs}
         if unread:
             refs = distinct_refs(pairs.select(RANGE_REFS.names))
             refs = refs.filter(pc.is_in(numbers_of(refs["range_id"]), value_set=pa.array(sorted(unread), pa.int64())))
             tasks = range_tasks(history.run.spark, refs, order_by=("min_key", "max_key", "range_id"))
-            rows = mapped(tasks, range_address_reader(history.place), RANGE_ADDRESSES)
-            yield counted_input(history, RANGES, rows, RANGE_ADDRESSES)
+            rows = mapped(tasks, range_address_reader(history.place, select), RANGE_ADDRESSES)
+            yield counted_input(history, RANGES, rows, RANGE_ADDRESSES, reduce=distinct_range_addresses)
 
     # --- reasons to keep unreferenced objects -----------------------------------------------------------------------
 
@@ -377,108 +376,3 @@ def served_by_others(served: Attribution, repository: str, dropped: Collection[s
         return served(objects, {name: found.filter(pc.invert(is_dropped))})
 
     return attribution
-
-
-# --- inputs ---------------------------------------------------------------------------------------------------------
-
-
-def numbers_of(range_ids: pa.Array | pa.ChunkedArray) -> pa.Array:
-    return pa.array(map(range_number, range_ids.to_pylist()), pa.int64())
-
-
-def parts_of(mark: Mark, parts: Iterable[tuple[str, str]]) -> list[Dataset]:
-    """Those of these datasets (asset and part) that the mark wrote."""
-    return [mark.dataset(asset, part) for asset, part in parts if part in mark.record.step(asset).datasets]
-
-
-def counted_input(history: History, name: str, rows: Rows, schema: pa.Schema) -> Input:
-    rows = history.run.persist(rows)
-    return Input.of_rows(name, rows, schema, len(rows.table) if isinstance(rows, Tasks) else rows.count())
-
-
-def range_address_reader(place: Place) -> Step:
-    """A step that maps rows of RANGE_REFS to the addresses inside the namespace (RANGE_ADDRESSES)."""
-
-    def read(batches: Batches) -> Batches:
-        refs: list[Ref] = [row for batch in batches for row in batch.to_pylist()]
-        for range_id, addresses, _ in address_batches(place, refs, TaskReport(), decoder_for(refs)):
-            number = pa.repeat(pa.scalar(range_number(range_id), pa.int64()), len(addresses))
-            yield pa.RecordBatch.from_arrays([number, addresses], schema=RANGE_ADDRESSES)
-
-    return read
-
-
-def listing_inputs(history: History) -> Iterator[Input]:
-    """For each mark of the chain, the objects that it found and the addresses that it looked up."""
-    for number, mark in enumerate(history.marks):
-        run = history.reading(mark)
-        yield Input.whole(f"{listed_objects.ASSET} {number}", run.place, listed_objects.datasets(run), STORED_OBJECTS)
-        compared = parts_of(mark, [(listed_objects.ASSET, listed_objects.COMPARED_PART)])
-        yield Input.of_addresses(f"{listed_objects.COMPARED_PART} {number}", run.place, compared, ADDRESSES)
-
-
-def folders_of(mark: Mark) -> pa.Array | None:
-    """The folders that an incremental mark listed; None for a full mark, which listed all of them."""
-    if not mark.record.is_incremental:
-        return None
-    folders = mark.dataset(listed_objects.ASSET, listed_objects.FOLDERS_PART)
-    tables = [FOLDERS.empty_table(), *all_batches(mark.place, folders, FOLDERS)]
-    return pa.concat_tables(tables)["slice"].combine_chunks()
-
-
-def listings_in(rows: GroupedRows, listings: Sequence[tuple[datetime, pa.Array | None]]) -> list[Listing]:
-    return [
-        Listing(
-            rows[f"{listed_objects.ASSET} {number}"],
-            rows[f"{listed_objects.COMPARED_PART} {number}"]["address"],
-            folders,
-            start,
-        )
-        for number, (start, folders) in enumerate(listings)
-    ]
-
-
-def attributed_inputs(history: History) -> Iterator[Input]:
-    """The mark's expired set, and the commits to which it attributed all objects that no retained commit refers to."""
-    place, mark = history.place, history.mark
-    expired, others = mark.dataset(EXPIRED_SET), mark.dataset(*NOT_RETAINED_OBJECTS)
-
-    def select(table: pa.Table) -> pa.Table:
-        return table.filter(pc.is_valid(table["commit_id"])).select(ATTRIBUTED_OBJECTS.names)
-
-    yield Input.of_addresses(EXPIRED, place, [expired], EXPIRED_OBJECTS)
-    for dataset, schema in ((expired, EXPIRED_OBJECTS), (others, NOT_RETAINED)):
-        yield Input.selected(ATTRIBUTED, place, [dataset], schema, ATTRIBUTED_OBJECTS, select)
-
-
-def removed_inputs(place: Place, *, since: datetime) -> Iterator[Input]:
-    """The addresses whose objects sweeps removed (REMOVED), according to the reports of the sweeps that ended since
-    then, by the store's clock."""
-    outcomes = pa.array([outcome.value for outcome in REMOVED_OUTCOMES])
-    yield Input.of_files(REMOVED_BY_SWEEPS, (), REMOVED)
-    ids = folder_ids(place.store())
-    for report in fetch_in_parallel(ids, lambda mark_id: read_report_if_intact(place, mark_id)):
-        if report is None or report.ended < since:
-            continue
-        if not any(report.objects.get(outcome) for outcome in outcomes.to_pylist()):
-            continue
-        began = report.began
-
-        def select(table: pa.Table, began: datetime = began) -> pa.Table:
-            removed = table.filter(pc.is_in(table["outcome"], value_set=outcomes))
-            times = pa.repeat(pa.scalar(began, REMOVED.field("began").type), len(removed))
-            return pa.table([removed["address"], times], schema=REMOVED)
-
-        dataset = open_dataset(place, report.dataset["folder"], sha256=report.dataset["sha256"])
-        yield Input.selected(REMOVED_BY_SWEEPS, place, [dataset], RECEIPTS, REMOVED, select)
-
-
-def sizes_at_heads(history: History) -> pa.Array:
-    """The distinct sizes of the objects at branch heads (int64)."""
-    metaranges = head_metaranges(history.run) & history.recorded_ranges.metaranges
-    at_heads = numbers_of(pc.unique(history.recorded_ranges.ranges_of(metaranges)["range_id"]))
-    sizes = [pa.array([], pa.int64())]
-    for dataset in (dataset for mark in history.marks for dataset in parts_of(mark, [SIZES])):
-        for table in all_batches(history.place, dataset, RANGE_SIZES):
-            sizes.append(pc.unique(table["size"].filter(pc.is_in(table["range"], value_set=at_heads))))
-    return pc.unique(pa.concat_arrays(sizes))

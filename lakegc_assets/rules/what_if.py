@@ -37,9 +37,10 @@ FREED = pa.schema(
 class Decided:
     """What one variant decides, as an executor applies it.
 
-    `live` are the numbers of the ranges of retained commits. `verdicts` are `sorted_verdicts` of expired commits;
-    `ranges` are other ranges, and `positions` the position of the verdict that retained each of them longest. `cutoff`
-    is by the store's clock. `reasons` decide on what no list references.
+    `live` are the numbers of the ranges of retained commits, or of groups of such ranges. `verdicts` are
+    `sorted_verdicts` of expired commits; `ranges` are other ranges or groups, and `positions` the position of the
+    verdict that retained each of them longest. `cutoff` is by the store's clock. `reasons` decide on what no list
+    references.
     """
 
     live: pa.Array
