@@ -22,6 +22,9 @@ from spark_resources.records.model import AsInJson, Count, MarkId, Record, Secon
 RECORD_FORMAT = 2
 EARLIER_FORMAT = 1
 """Marks of this format can only be listed; objects that their sweeps quarantined can be restored or purged."""
+RETIRED_FORMAT = 3
+"""The format in which a retired mark of `RECORD_FORMAT` is stored. Versions that don't know retired marks list it as of
+an unknown format, instead of as damaged."""
 
 
 class HoldsSeen(TypedDict):
@@ -163,7 +166,15 @@ class MarkRecord(Record):
         """The record as JSON. `retired` is left out if it isn't set, as in earlier versions."""
         fields = to_json_value(self)
         assert isinstance(fields, dict)
+        if self.state is MarkState.RETIRED:
+            fields["format"] = RETIRED_FORMAT
         return record_bytes({name: fields[name] for name in fields if fields[name] or name not in self.optional_fields})
+
+    @classmethod
+    def as_declared(cls, plain: dict[str, Any]) -> dict[str, Any]:
+        if plain.get("format") == RETIRED_FORMAT and plain.get("state") == MarkState.RETIRED.value:
+            return {**plain, "format": RECORD_FORMAT}
+        return plain
 
     def step(self, name: str) -> StepRecord:
         """The step of one asset. Raises `Refused` (invariant 2) if it isn't recorded yet."""

@@ -21,6 +21,8 @@ from lakegc_assets.retirement.mark_facts import known_marks
 from lakegc_assets.retirement.retire import lease_for, plan, retire_mark
 from lakegc_assets.rules.brakes import BrakeLimits, brakes
 from lakegc_assets.rules.retirement import Action
+from lakegc_assets.sweep.report import Report, report_key
+from lakegc_assets.sweep.undo import BEGUN_NAME
 from spark_resources.deleting.quarantine import key_in_quarantine
 from spark_resources.errors import Refused, Retired, WrongUsage
 from spark_resources.lakefs import LakeFS, LakeFSSettings
@@ -172,6 +174,27 @@ def test_files_in_the_namespace_keep_a_mark(lake: OldMarks, folder: str) -> None
         hold_lease(place.store(), "m1")
 
     assert actions(lake)["m1"] is Action.KEEP
+
+
+def test_facts_about_a_quarantine_are_read_from_the_files_of_its_sweep(lake: OldMarks) -> None:
+    """The report's time doesn't count alone: without a signing key, anyone who can write to the bucket could write an
+    earlier one. An undo leaves a file that says that it began."""
+    place, now, long_ago = lake.target.place, lake.sandbox.now(), lake.sandbox.now() - 300 * DAY
+    report = Report(
+        mark_id="m1", repository=lake.repository, digest="", by="ada", began=long_ago, ended=long_ago, approved=1,
+        objects={"quarantined": 1}, sizes={"quarantined": 1}, seconds=1, requests=1, attempts=1, verifications=(),
+        late=("data/x",), late_objects=1, quarantine=True,
+    )  # fmt: skip
+    place.records().write(report_key("m1"), report.to_json())
+    place.store().write(key_in_quarantine("m1", "data/x"), b"x")
+    place.store().write(f"{mark_folder('m1')}undone/{BEGUN_NAME}", b"{}")
+    (known, *_) = known_marks(lake.target, DAY, now=now, holder=None)
+
+    assert known.facts.sweep_ended is not None
+    assert known.facts.sweep_ended >= now - timedelta(seconds=2)
+    assert (known.facts.late, known.facts.restore_begun) == (1, True)
+    assert known.facts.restored_at is not None
+    assert known.facts.restored_at >= now - timedelta(seconds=2)
 
 
 # --- kills ----------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from spark_resources.mark_store.announcement import Announcement, Revocation
 from spark_resources.mark_store.approval import Approval, ApprovalEnd, PolicyTerms
 from spark_resources.mark_store.lease import Holder
 from spark_resources.mark_store.mark import OWNER_KEY, claim_namespace
-from spark_resources.mark_store.record import FULL_MARK, MarkRecord, StepRecord, digest_of
+from spark_resources.mark_store.record import FULL_MARK, MarkRecord, Retirement, StepRecord, digest_of
 from spark_resources.model import MarkState, Namespace, Outcome, Rules, Scope
 from spark_resources.records.json_records import record_bytes
 from spark_resources.records.signing import Seal, SigningKey, SigningKeys
@@ -131,6 +131,13 @@ REPORT = Report(
 RECORDS: dict[str, Any] = {
     "mark": FINISHED,
     "mark_begun": BEGUN_MARK,
+    "mark_retired": replace(
+        FINISHED,
+        state=MarkState.RETIRED,
+        retired=Retirement(
+            when=LATER.isoformat(), who="ann@host (process 7)", state="swept", files=12, bytes=34_567, done=True
+        ),
+    ),
     "approval": GIVEN,
     "approval_revoked": REVOKED,
     "approval_by_policy": BY_POLICY,
