@@ -31,7 +31,7 @@ from spark_resources.lakefs.ranges import metarange_reader, metarange_tasks, ran
 from spark_resources.mark_store.hold_file import Hold
 from spark_resources.mark_store.holds import read_holds_of_any_version
 from spark_resources.mark_store.mark import Mark, marks
-from spark_resources.mark_store.record import MarkRecord, finished_at, refuse_earlier_format
+from spark_resources.mark_store.record import MarkRecord, finished_at, refuse_earlier_format, refuse_retired
 from spark_resources.model import (
     COMMIT_VERDICTS,
     HEADS,
@@ -298,8 +298,8 @@ def open_history(
 ) -> History:
     """Open a finished mark for queries; `latest` is the newest one, of the scope `unified` if there is one.
 
-    Raises `NotFound` if there is no such mark, `WrongUsage` if it isn't finished, `Refused` if an earlier version of
-    lakegc made it, and the errors of `find_target`.
+    Raises `NotFound` if there is no such mark, `WrongUsage` if it isn't finished, `Retired` if it was retired,
+    `Refused` if an earlier version of lakegc made it, and the errors of `find_target`.
     """
     target = find_target(lakefs, repository, settings)
     name = newest_mark(target.place, repository) if mark_id == LATEST else check_mark_id(mark_id)
@@ -309,6 +309,7 @@ def open_history(
             f"{repository} {name}). Ask about a later mark"
         )
     mark = Mark.open(target.place, name)
+    refuse_retired(mark.record)
     if mark.record.finished is None:
         reason = f": {mark.record.failure}" if mark.record.failure else ""
         problem = full_stop(f"mark {name} of {repository} is not finished ({mark.record.state}){reason}")

@@ -12,8 +12,9 @@ from lakegc_assets.queries.addresses import EXPIRED_SET, rows_of
 from lakegc_assets.rules import sweep_outcomes
 from lakegc_assets.sweep.report import read_report_if_intact
 from spark_resources.deleting.receipts import NUMBERED, Receipts
-from spark_resources.errors import DamagedData, LakegcError, NotFound
+from spark_resources.errors import DamagedData, LakegcError, NotFound, Retired
 from spark_resources.mark_store.mark import Mark, folder_ids, mark_folder
+from spark_resources.mark_store.record import refuse_retired
 from spark_resources.model import EXPIRED_OBJECTS, RECEIPTS
 from spark_resources.spark.datasets import all_batches, open_dataset
 from spark_resources.stores.place import Place
@@ -45,12 +46,23 @@ def outcomes_of(place: Place, addresses: pa.Array) -> SweepOutcomes:
         try:
             return pa.concat_tables([OUTCOMES.empty_table(), *mark_outcomes(place, mark_id, addresses)])
         except (DamagedData, NotFound) as error:
-            unreadable[mark_id] = str(error)
+            unreadable[mark_id] = why_unreadable(place, mark_id, error)
             return OUTCOMES.empty_table()
 
     tables = list(fetch_in_parallel(folder_ids(place.store()), read))
     rows = pa.concat_tables([OUTCOMES.empty_table(), *tables])
     return SweepOutcomes(rows.sort_by([("address", "ascending"), ("at", "ascending")]), unreadable)
+
+
+def why_unreadable(place: Place, mark_id: str, error: LakegcError) -> str:
+    """Why the outcomes of a mark's sweep can't be read: it was retired, or this error."""
+    try:
+        refuse_retired(Mark.open(place, mark_id).record)
+    except Retired as retired:
+        return str(retired)
+    except LakegcError:
+        pass
+    return str(error)
 
 
 def mark_outcomes(place: Place, mark_id: str, addresses: pa.Array) -> Iterator[pa.Table]:

@@ -158,7 +158,7 @@ def test_only_named_marks_are_retired(lake: OldMarks) -> None:
         lake.retire(10 * DAY, ("m7",))
 
 
-@pytest.mark.parametrize("folder", ["quarantine", "announcement", "damaged record", "lease"])
+@pytest.mark.parametrize("folder", ["quarantine", "announcement", "approval", "damaged record", "lease"])
 def test_files_in_the_namespace_keep_a_mark(lake: OldMarks, folder: str) -> None:
     """The facts that the rules need are read from the files that other steps write."""
     place, now = lake.target.place, lake.sandbox.now()
@@ -168,6 +168,8 @@ def test_files_in_the_namespace_keep_a_mark(lake: OldMarks, folder: str) -> None
         sha256, digest = hashlib.sha256(b"a policy").hexdigest(), lake.record("m1").digest
         announcement = Announcement("m1", digest, "a policy", sha256, now, now + DAY)
         write_announcement(place, announcement, replacing=None)
+    elif folder == "approval":  # the record names one, but its file isn't written yet
+        Mark.open(place, "m1").move_to(MarkState.APPROVED, approval="0" * 64)
     elif folder == "damaged record":
         place.store().write(mark_folder("m1") + "mark.json", b"{}")
     else:
