@@ -24,7 +24,6 @@ from lakegc_assets.progress import publish
 from lakegc_assets.rules.holds import NamedCommit, References, commits_on_hold, with_holds
 from lakegc_assets.rules.holds import in_force as holds_that_apply
 from lakegc_assets.rules.retention import Reason, Verdict, commit_verdicts, with_server_list
-from lakegc_assets.sweep.report import read_report_if_intact
 from spark_resources.errors import NotFound, Refused, WrongUsage, full_stop
 from spark_resources.lakefs import LakeFS
 from spark_resources.lakefs.ranges import metarange_reader, metarange_tasks, range_number
@@ -303,11 +302,6 @@ def open_history(
     """
     target = find_target(lakefs, repository, settings)
     name = newest_mark(target.place, repository) if mark_id == LATEST else check_mark_id(mark_id)
-    if not Mark.exists(target.place, name) and read_report_if_intact(target.place, name) is not None:
-        raise NotFound(
-            f"mark {name} of {repository} was retired: only the summary of its sweep is left (lakegc report "
-            f"{repository} {name}). Ask about a later mark"
-        )
     mark = Mark.open(target.place, name)
     refuse_retired(mark.record)
     if mark.record.finished is None:

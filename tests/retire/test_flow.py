@@ -151,7 +151,8 @@ def check_refusals(lake: Lake, lakegc: Lakegc) -> None:
     for arguments in (
         ("approve", "lake", "m1", "--yes", "--digest", "0" * 64), ("sweep", "lake", "m1"), ("undo", "lake", "m1"),
         ("purge", "lake", "m1", "--yes"), ("review", "lake", "m1"), ("diff", "lake", "m1", "m7"),
-        ("report", "lake", "m1", "--list"), ("mark", "lake", "--since", "m1"),
+        ("report", "lake", "m1", "--list"),
+        ("explain", "lake", "a", "--mark", "m1"), ("mark", "lake", "--since", "m1"),
         ("revoke", "lake", "m1"), ("backup", "lake", "m1", str(lakegc.home / "b")),
     ):  # fmt: skip
         refused(lakegc, lake, *arguments)
