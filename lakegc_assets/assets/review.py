@@ -35,7 +35,7 @@ def expired_set(context: dg.AssetExecutionContext, marks: MarksResource) -> Mate
     object that is on no list, the path of the object is probed on the server. Without a clear result, the object is
     kept.
 
-    **What to do next:** check the counts, plots and sample below, and the checks. The whole list:
+    **What to do next:** read the summary, plots and examples below, and the checks. The whole list:
     `lakegc review REPOSITORY MARK --list`. This asset deletes nothing. To approve the set, see *sweep_approval*.
     """
     with reporting_failures(context):

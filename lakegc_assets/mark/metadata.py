@@ -18,7 +18,7 @@ from lakegc_assets.mark.plots import plots
 from lakegc_assets.mark.sample_objects import Commit, commits_of, samples_by_kind
 from lakegc_assets.mark.summaries import SUMMARIES, expired_summary
 from lakegc_assets.mark.totals import Sum, recorded_totals
-from lakegc_assets.markdown import as_text, asset_link, behind_a_click, checks_link, inline, table
+from lakegc_assets.markdown import as_text, asset_link, behind_a_click, checks_link, inline, table, unbroken
 from spark_resources.mark_store.history import History
 from spark_resources.settings import Settings
 from spark_resources.spark.datasets import first_rows
@@ -143,14 +143,18 @@ def example_table(rows: Iterable[Mapping[str, Any]], commits: Mapping[str, Commi
 
 
 def example_row(row: Mapping[str, Any], commit: Commit | None) -> list[str]:
-    known = None if commit is None else f"{commit.commit_id[:12]} {cell(commit.created)} {commit.message or ''}"
     return [
         cell(row["path"]),
-        size(row["size"]),
-        cell(row["modified"]),
-        as_text(known or row["commit_id"] or ""),
+        unbroken(size(row["size"])),
+        f"{row['modified']:%Y-%m-%d}",
+        as_text(row["commit_id"] or "" if commit is None else commit_in_words(commit)),
         as_text(row["address"]),
     ]
+
+
+def commit_in_words(commit: Commit) -> str:
+    created = "" if commit.created is None else f" {commit.created:%Y-%m-%d}"
+    return f"{commit.commit_id[:12]}{created} {commit.message or ''}"
 
 
 def flatten(facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import dagster as dg
 
 from lakegc_assets.notifications.messages import Notification, approval_waiting, brakes_tripped, run_failed, swept
 from lakegc_assets.partitions import PARTITION_TAG
-from lakegc_assets.sweep.metadata import LATE
+from lakegc_assets.sweep.metadata import LATE, OBJECTS
 from spark_resources import errors
 from spark_resources.errors import LakegcError
 from spark_resources.identifiers import Partition
@@ -78,16 +78,21 @@ def _notifications(
         if tripped := sorted(_tripped_brakes(entries)):
             yield brakes_tripped(partition, mark.time, run.run_id, names=tripped, **counts)
     failure = _failure(entries)
-    is_sweep_with_failures = failure is not None and LATE in failure.metadata
+    is_sweep_with_failures = failure is not None and is_report(failure.metadata)
     sweep = failure if is_sweep_with_failures else _materialized(entries, "sweep_report")
-    if sweep is not None and LATE in sweep.metadata:
-        objects, sizes = (_counts(sweep.metadata, prefix) for prefix in ("objects.", "bytes."))
-        late = int(sweep.metadata[LATE])
+    if sweep is not None and is_report(sweep.metadata):
+        objects, sizes = (_counts(sweep.metadata, prefix) for prefix in (OBJECTS, "bytes."))
+        late = int(sweep.metadata.get(LATE, 0))
         yield swept(partition, sweep.time, run.run_id, objects=objects, sizes=sizes, late=late)
     if failure is not None and not is_sweep_with_failures:
         kind = str(failure.metadata.get("kind", ""))
         known = kind if hasattr(errors, kind) else ""
         yield run_failed(partition, failure.time, run.run_id, job=_job(run), error=known)
+
+
+def is_report(metadata: Mapping[str, Any]) -> bool:
+    """Whether this is the metadata of a sweep's report."""
+    return any(name.startswith(OBJECTS) for name in metadata)
 
 
 def _materialized(entries: Sequence[dg.EventLogEntry], asset: str) -> _Found | None:

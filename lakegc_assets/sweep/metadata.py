@@ -24,8 +24,9 @@ PREVIEW_ROWS = 20
 NEEDS_ATTENTION = (Outcome.FAILED.value, Outcome.CHANGED.value, Outcome.RESCUED.value)
 MAX_COLUMNS = 60
 LATE = "came_to_life_too_late"
-"""The metadata entry with the number of objects that became live while they were being deleted. It is text: Dagster
-would plot a number, which is 0 in nearly every sweep."""
+"""The metadata entry with the number of objects that became live while they were being deleted, if there are any."""
+OBJECTS = "objects."
+"""How the names of metadata entries with the number of objects of an outcome begin."""
 OUTCOMES = {
     Outcome.DELETED.value: "deleted: the space is free",
     Outcome.QUARANTINED.value: "moved to quarantine: can be restored, and still takes space",
@@ -54,7 +55,7 @@ def sweep_result(place: Place, report: Report, history: History | None) -> dg.Ma
             **({} if history is None else {"over_time": inline(over_time(history))}),
             **space_notes(report),
             **({"other_repositories_not_read": ", ".join(sorted(report.unread))} if report.unread else {}),
-            LATE: str(report.late_objects),
+            **({LATE: report.late_objects} if report.late_objects else {}),
             **({"readers_miss": behind_a_click(late_objects(report))} if report.late else {}),
             **numbers(report, history),
             "details": behind_a_click(details(report, f"{place.namespace.uri}/{folder}")),
@@ -73,7 +74,7 @@ def summary(report: Report) -> str:
     return (
         f"**{objects:,} of {plural(report.approved, 'approved object')} ({size(freed)}) were {what}** in "
         f"{report.seconds:,.1f} seconds.{rest} Everything that may need them was read again "
-        f"{'once' if verified == 1 else f'{verified:,} times'}, before and while they were deleted.{verdict}"
+        f"{'before' if verified == 1 else f'{verified:,} times, before and while'} they were deleted.{verdict}"
     )
 
 
@@ -95,7 +96,7 @@ def numbers(report: Report, history: History | None) -> dict[str, int | float]:
     """The numbers that Dagster plots over the sweeps of all repositories."""
     return {
         "dagster/row_count": report.approved,
-        **{f"objects.{outcome}": count for outcome, count in sorted(report.objects.items())},
+        **{f"{OBJECTS}{outcome}": count for outcome, count in sorted(report.objects.items())},
         **{f"bytes.{outcome}": count for outcome, count in sorted(report.sizes.items())},
         **({} if history is None else {"bytes_freed_in_all": history.freed_bytes}),
         "seconds": report.seconds,

@@ -164,7 +164,7 @@ def test_the_ui_names_objects_that_became_live_too_late(lake: Lake) -> None:
     swept(lake, MIXED, late=("data/s/a",))
     metadata = shown_in_the_ui(lake, "m1")
 
-    assert metadata["came_to_life_too_late"] == "1"
+    assert metadata["came_to_life_too_late"] == 1
     assert "| data/s/a |" in metadata["readers_miss"]
     assert "Not everything went well" in metadata["summary"]
 

@@ -25,7 +25,7 @@ from tests.support.mark_runs import environment
 from tests.support.webhook_receiver import Receiver, receiver
 
 SECRET = "a-secret-for-nobodys-eyes"
-SWEPT = {"objects.deleted": 3, "bytes.deleted": 300, "came_to_life_too_late": 0}
+SWEPT = {"objects.deleted": 3, "bytes.deleted": 300}
 
 
 @dataclass

@@ -21,7 +21,6 @@ from tests.ui.conftest import BROKEN, DAYS_OF_COMMITS, FLEET, FORGOTTEN, PATHS, 
 pytestmark = pytest.mark.timeout(1200)  # each test waits for what the previous one started
 
 REPOSITORY = "orders"
-BY_HAND = "clicks|by-hand"
 RELEASED = {"share": "the old exports were imported again", f"others/{BROKEN}": "it is broken, and shares nothing"}
 NEWEST = max(DAYS_OF_COMMITS.values())
 EXPIRED = {content(path, number) for path in PATHS for number in range(1, NEWEST)}
@@ -81,11 +80,10 @@ class Approved:
 def approved(ui: Ui, mark: str, sandbox: Sandbox) -> Approved:
     """The approval of that mark. First an event is reported by hand, which approves nothing, then the job is run.
 
-    Two more runs are launched, which need no waiting for: for a partition with an invalid name, and a mark by hand.
+    In the meantime a run is launched by hand, for a partition with an invalid name that is added in the dialog.
     """
     before = Approved(stored(sandbox), ui.runs("sweep"))
     ui.launch("nonsense")
-    ui.launch(BY_HAND)
     ui.report_by_hand(mark, "by Ada")
     ui.events("sweep_approval", mark, 2)  # the event, and the sensor's reaction to it
     ui.approve(mark, by="Ada", digest=digest(sandbox, mark), release=RELEASED)
@@ -263,7 +261,8 @@ def test_the_page_of_a_sweep_tells_its_story(ui: Ui, mark: str, swept: Run) -> N
 
 
 def test_an_invalid_partition_key_is_refused_with_the_expected_form(ui: Ui, approved: Approved) -> None:
-    """The page of the run shows one sentence. No asset is shown as failed, and the key is removed."""
+    """The page of the run, which was launched by hand, shows one sentence. No asset is shown as failed, and the key is
+    removed."""
     run = ui.ended_run("nonsense")
     page = ui.open(f"/runs/{run.id}")
 
@@ -271,15 +270,6 @@ def test_an_invalid_partition_key_is_refused_with_the_expected_form(ui: Ui, appr
     page.get_by_placeholder("Filter…").fill("is not of the form")
     expect(page.get_by_text("'nonsense' is not of the form repository|mark_id").first).to_be_visible()
     ui.picture("bad-key")
-
-
-def test_a_mark_can_be_launched_by_hand(ui: Ui, approved: Approved) -> None:
-    """A partition that is added in the dialog becomes a mark."""
-    run = ui.ended_run(BY_HAND)
-    assert (run.status, run.tags[REPOSITORY_TAG]) == ("SUCCESS", "clicks")
-    page = ui.open(f"/runs/{run.id}")
-    expect(page.get_by_text("RUN_SUCCESS")).to_be_visible()
-    ui.picture("by-hand")
 
 
 def test_marks_made_on_the_command_line_are_shown(ui: Ui) -> None:
