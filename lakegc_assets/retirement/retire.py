@@ -31,6 +31,7 @@ from lakegc_assets.progress import LogMessage
 from lakegc_assets.retirement.mark_facts import KnownMark, identity_of, known_marks
 from lakegc_assets.rules.retirement import Action, Decision, retirements
 from spark_resources.errors import Unavailable, WrongUsage
+from spark_resources.host.processes import interrupt_on_termination
 from spark_resources.lakefs import LakeFS
 from spark_resources.mark_store.approval import withdraw_reference_summary
 from spark_resources.mark_store.files import files_to_retire
@@ -133,6 +134,7 @@ def retire(
 
 @contextmanager
 def lease_for(target: Target, mark_id: str, settings: Settings, log_message: LogMessage) -> Iterator[Lease]:
+    interrupt_on_termination()  # so that the lease is released
     lease = take_lease(
         target.place.store(),
         who=user_and_machine(),
