@@ -38,8 +38,8 @@ def has_something_to_do(repositories: Iterable[Repository]) -> tuple[bool, list[
     name="retire_old_marks",
     job=retire_job,
     execution_timezone="UTC",
-    description="""Retires marks that nothing needs any more after *retire_after*, and purges quarantines after
-*purge_after*, every morning (UTC). Both settings are off by default, and can differ by repository. If the lakeFS server
+    description="""Retires marks that nothing needs any more after retire_after, and purges quarantines after
+purge_after, every morning (UTC). Both settings are off by default, and can differ by repository. If the lakeFS server
 can't be reached, the tick is skipped; a repository that can't be read, or in which something is running, doesn't hold
 up the others.""",
 )

@@ -169,12 +169,12 @@ def test_runs_of_other_projects_are_not_sent(daemon: Daemon, job: str, key: str)
 
 
 def test_every_job_and_computed_asset_gives_rise_to_notifications() -> None:
-    """Except the job of approvals, whose failure the approver sees, and that of the freshness checks, which report to
-    Dagster."""
+    """Except the job of approvals, whose failure the approver sees, and those of freshness checks and retirements,
+    which have no repository of their own."""
     jobs = {job.name for job in defs.get_repository_def().get_all_jobs() if not job.name.startswith("__")}
     assets = {key.to_user_string() for key in defs.resolve_asset_graph().materializable_asset_keys}
 
-    assert jobs == JOBS | {"approve", "freshness"}
+    assert jobs == JOBS | {"approve", "freshness", "retire"}
     assert assets == ASSETS
 
 
