@@ -469,7 +469,6 @@ def what_if(
     from lakegc_assets.cli import what_if as comparisons
 
     changes = comparisons.changes_of(comparisons.Options(files or (), dropped or (), min_age, hold or ()))
-    check_java()
     with progress(repository):
         result = comparisons.compare(repository, mark_id, changes)
     comparisons.show(result, as_json=output is Format.JSON)

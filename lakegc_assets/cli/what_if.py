@@ -211,7 +211,9 @@ def branches_table(result: Result) -> Table:
     for row in result.what_if.by_branch.to_pylist():
         label = (row["branch"], row["committed"])
         cells.setdefault(label, {})[row["variant"]] = (row["objects"], row["bytes"])
-    ordered = sorted(cells, key=lambda label: -max(count for _, count in cells[label].values()))
+    ordered = sorted(
+        cells, key=lambda label: max((size_, count) for count, size_ in cells[label].values()), reverse=True
+    )
     table = Table()
     table.add_column("branch", overflow="fold")
     for name in names:

@@ -17,7 +17,7 @@ sweeps       what sweeps, undos and purges did with some addresses
 explanation  all of that about one path or address
 pinned       what each branch, tag on hold and commit keeps alone
 comparison   what other rules, dropped branches, another minimum age or more holds would expire; with range_groups,
-             and recorded_inputs for what marks recorded
+             recorded_inputs for what marks recorded, and grouping
 """
 
 from __future__ import annotations

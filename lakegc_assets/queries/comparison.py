@@ -19,6 +19,7 @@ from lakegc_assets.mark.addresses_on_hold import on_hold_producer
 from lakegc_assets.mark.earlier_references import ADDRESS_PARTS
 from lakegc_assets.mark.keep_facts import KeepFacts, facts_for_addresses
 from lakegc_assets.mark.restaged_content import PASSES, facts_from_probes
+from lakegc_assets.queries.grouping import combined
 from lakegc_assets.queries.history import History
 from lakegc_assets.queries.range_groups import (
     distinct_range_addresses,
@@ -70,10 +71,10 @@ from spark_resources.model import (
     Rules,
     cutoff_for,
 )
-from spark_resources.spark.arrow_shuffle import GroupedRows, Input, co_group
+from spark_resources.spark.arrow_shuffle import GroupedRows, Input
 from spark_resources.spark.remote_errors import errors_from_executors
 from spark_resources.spark.task_report import TaskReport
-from spark_resources.spark.tasks import Batches, Rows, Tasks, collected, mapped
+from spark_resources.spark.tasks import Batches, Rows, Tasks, mapped
 
 MAX_VARIANTS = 20
 AT_THE_END = tuple(
@@ -199,9 +200,8 @@ class Comparison:
             report.count(objects=len(stored), bytes=pc.sum(stored["size"], min_count=0).as_py())
             return freed(rows, stored, with_reasons, grain, sizes)
 
-        grouped = co_group(run.spark, inputs, combine, FREED, run.persist)
-        rows = total(collected(grouped.rows, lambda batches: batches, FREED))
-        counters = grouped.report.counters
+        found, report = combined(history, inputs, combine, FREED, run.persist)
+        rows, counters = total(found), report.counters
         return WhatIf(self.totals(rows), self.by_branch(rows), counters["objects"], counters["bytes"])
 
     # --- commits and ranges -----------------------------------------------------------------------------------------
@@ -338,7 +338,9 @@ class Comparison:
 
     def by_branch(self, rows: pa.Table) -> pa.Table:
         names = pa.array([variant.name for variant in self.variants], pa.string())
-        ordered = rows.sort_by([("variant", "ascending"), ("bytes", "descending"), ("branch", "ascending")])
+        ordered = rows.sort_by(
+            [("variant", "ascending"), ("bytes", "descending"), ("objects", "descending"), ("branch", "ascending")]
+        )
         columns = [names.take(ordered["variant"].combine_chunks()), *(ordered[name] for name in BY_BRANCH.names[1:])]
         return pa.table(columns, schema=BY_BRANCH)
 

@@ -7,8 +7,6 @@ pinned if every range with it is pinned by the same branch, tag or commit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cached_property
@@ -21,6 +19,7 @@ import pyarrow.compute as pc
 from lakegc_assets.mark import addresses_on_hold, recheck, uncommitted_addresses
 from lakegc_assets.mark.addresses_on_hold import on_hold_producer
 from lakegc_assets.mark.earlier_references import ADDRESS_PARTS
+from lakegc_assets.queries.grouping import combined
 from lakegc_assets.queries.history import History
 from lakegc_assets.rules.addresses import have_dot_segments
 from lakegc_assets.rules.garbage import STORED
@@ -37,14 +36,13 @@ from spark_resources.model import (
     RANGES_ON_HOLD,
     STORED_OBJECTS,
 )
-from spark_resources.spark.arrow_shuffle import Combine, GroupedRows, Input, InputFile, co_group, distinct_addresses
+from spark_resources.spark.arrow_shuffle import GroupedRows, Input, distinct_addresses
 from spark_resources.spark.persistence import Persisted
 from spark_resources.spark.task_report import TaskReport
-from spark_resources.spark.tasks import Batches, Rows, Tasks, collected, mapped
+from spark_resources.spark.tasks import Batches, Rows, Tasks, mapped
 
 BRANCH, TAG, COMMIT = "branch", "tag", "commit"
 KINDS = (BRANCH, TAG, COMMIT)
-ROWS_ON_DRIVER, THREADS = 10_000_000, 4
 PINS = pa.schema(
     [
         pa.field("kind", pa.string(), nullable=False),  # branch, tag or commit
@@ -258,34 +256,9 @@ def amounts_by_pin(pins: Pins) -> pa.Table:
             stored_sizes(history),
             kept_otherwise(history),
         ]
-        totals = combined(history, inputs, combine, persist)
+        totals, _ = combined(history, inputs, combine, AMOUNTS, persist)
     summed = totals.group_by("pin", use_threads=False).aggregate([("objects", "sum"), ("bytes", "sum")])
     return summed.select(["pin", "objects_sum", "bytes_sum"]).rename_columns(AMOUNTS.names)
-
-
-def combined(history: History, inputs: Sequence[Input], combine: Combine, persist: Persisted) -> pa.Table:
-    """What `combine` returns for all rows of these inputs (AMOUNTS). Up to ROWS_ON_DRIVER are grouped by this process,
-    which takes less time than starting Spark; more by the executors, bucket by bucket."""
-    on_driver = all(source.rows is None or isinstance(source.rows, Tasks) for source in inputs)
-    if not on_driver or sum(source.count for source in inputs) > ROWS_ON_DRIVER:
-        grouped = co_group(history.run.spark, inputs, combine, AMOUNTS, persist)
-        return collected(grouped.rows, lambda batches: batches, AMOUNTS)
-    rows = {source.name: [source.schema.empty_table()] for source in inputs}
-    files = [(source, file) for source in inputs for file in source.files]
-    with ThreadPoolExecutor(THREADS) as pool:
-        for (source, _), table in zip(files, pool.map(lambda pair: selected_rows(*pair), files), strict=True):
-            rows[source.name].append(table)
-    for source in inputs:
-        if isinstance(source.rows, Tasks):
-            rows[source.name].append(source.rows.table)
-    return combine({name: pa.concat_tables(tables) for name, tables in rows.items()}, TaskReport())
-
-
-def selected_rows(source: Input, file: InputFile) -> pa.Table:
-    """The rows of a file that are grouped, verified, without redundant ones."""
-    table = file.read()
-    table = table if file.select is None else file.select(table)
-    return table if source.reduce is None else source.reduce(table)
 
 
 def total_by_pin(pin: pa.ChunkedArray, sizes: pa.ChunkedArray) -> pa.Table:

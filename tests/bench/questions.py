@@ -9,6 +9,7 @@ the seconds of the fastest run, and processor seconds; the first line is what an
 from __future__ import annotations
 
 import argparse
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -25,8 +26,9 @@ from tests.bench.sizes import SIZES
 from tests.bench.stores import REPOSITORY, STORES
 
 
-def examples(place: Place, mark_id: str) -> dict[str, tuple[str, ...]]:
-    """A question of each kind: about a path, and about live, expired and unknown addresses."""
+def examples(place: Place, mark_id: str, folder: Path) -> dict[str, tuple[str, ...]]:
+    """A question of each kind: about a path, about live, expired and unknown addresses, and about the rules in files of
+    this folder, which are written here."""
     mark = Mark.open(place, mark_id)
 
     def first(asset: str, part: str, schema: object, column: str) -> str:
@@ -35,6 +37,9 @@ def examples(place: Place, mark_id: str) -> dict[str, tuple[str, ...]]:
         return str(table[column].filter(pc.is_valid(table[column]))[-1].as_py())
 
     path = first("expired_set", "", EXPIRED_OBJECTS, "path")
+    shorter, longer = folder / "shorter.json", folder / "longer.json"
+    for file, days in ((shorter, 1), (longer, 30)):
+        file.write_text(json.dumps({"default_retention_days": days, "branches": []}))
     return {
         "explain: a path": ("explain", REPOSITORY, path, "--path"),
         "explain: an expired address": (
@@ -48,6 +53,8 @@ def examples(place: Place, mark_id: str) -> dict[str, tuple[str, ...]]:
             first("committed_addresses", "addresses", RANGE_ADDRESSES, "address"),
         ),
         "pins": ("pins", REPOSITORY),
+        "what-if: shorter": ("what-if", REPOSITORY, "--rules", str(shorter)),
+        "what-if: shorter and longer": ("what-if", REPOSITORY, "--rules", str(shorter), "--rules", str(longer)),
     }
 
 
@@ -69,7 +76,7 @@ def main() -> None:
             )
             newest = newest_finished(marks(served.place()))
         assert newest is not None
-        commands = {"start-up (status)": ("status", REPOSITORY), **examples(served.place(), newest.mark_id)}
+        commands = {"start-up (status)": ("status", REPOSITORY), **examples(served.place(), newest.mark_id, folder)}
         for name, command in commands.items():
             runs = [lakegc(served, command, folder / "dagster") for _ in range(chosen.runs)]
             fastest = min(runs, key=lambda measured: measured.seconds)

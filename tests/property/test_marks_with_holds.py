@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from lakegc_assets.mark.options import MarkOptions
-from lakegc_assets.queries import paths, pinned
+from lakegc_assets.queries import grouping, paths
 from lakegc_assets.queries.addresses import Decision, explain_addresses
 from lakegc_assets.queries.pinned import pins_of
 from spark_resources.errors import DamagedData, Forbidden, Refused
@@ -156,7 +156,7 @@ def test_queries_name_the_holds_that_keep_objects_and_what_each_tag_alone_keeps(
     assert {row["address"] for row in answers if row["decision"] == Decision.EXPIRED} == mark.expired
     by_hold = {world.named[row["address"]]: row["detail"] for row in answers if row["kept_by"] == ["hold"]}
     assert by_hold == {**HELD, **IMPORTED}
-    with on_executors(), mock.patch.object(pinned, "ROWS_ON_DRIVER", -1):
+    with on_executors(), mock.patch.object(grouping, "ROWS_ON_DRIVER", -1):
         pins = {(row["kind"], row["name"]): row["objects"] for row in pins_of(history).to_pylist()}
     assert (pins["tag", "w1"], pins["tag", "v1"]) == (2, 0)
     assert pins["branch", "exp-1"] == 2  # the third experiment by its rule, the second by the hold on the branch

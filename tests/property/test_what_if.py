@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from unittest import mock
 
 import pytest
 
 from lakegc_assets.mark.options import MarkOptions
+from lakegc_assets.queries import grouping
 from lakegc_assets.queries.comparison import Variant, WhatIf, what_if
 from spark_resources.errors import Refused, WrongUsage
 from spark_resources.lakefs_sandbox.gc_api import set_rules
@@ -23,7 +25,7 @@ from tests.property.test_marks_with_holds import (
     whole,
     world,
 )
-from tests.support.mark_runs import Marked, Marker
+from tests.support.mark_runs import Marked, Marker, on_executors
 from tests.support.recorded_marks import history_of
 
 __all__ = ["whole", "world"]
@@ -85,10 +87,12 @@ def test_variants_predict_the_mark_after_each_change(world: World) -> None:
 
 
 def test_a_dropped_branch_predicts_the_mark_after_its_deletion(world: World) -> None:
-    """Its last commits are dangling then, and the default rule decides. The objects are attributed to no branch."""
+    """Its last commits are dangling then, and the default rule decides. The objects are attributed to no branch. Here,
+    the executors do the work, as for large repositories."""
     before = world.mark("with-branch")
     dropped = frozenset({"exp-1"})
-    result = asked(world, before, Variant("dropped", Rules(7), dropped), Variant("later", Rules(12), dropped))
+    with on_executors(), mock.patch.object(grouping, "ROWS_ON_DRIVER", -1):
+        result = asked(world, before, Variant("dropped", Rules(7), dropped), Variant("later", Rules(12), dropped))
     head = world.lake.resolve("exp-1").commit.id
     world.lake.delete_branch("exp-1")
     try:
