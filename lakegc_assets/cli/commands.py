@@ -80,12 +80,13 @@ def apply_settings(assignments: list[str]) -> None:
     from spark_resources.errors import did_you_mean
     from spark_resources.settings import ADDITIVE_SETTINGS, RENAMED, Settings
 
+    names = [name for name in Settings.model_fields if name != "servers"]  # sections of the fleet file, not one value
     for assignment in assignments:
         name, equals, value = assignment.partition("=")
         if name in RENAMED:
             raise WrongUsage(f"--set {name}: the setting is now called {RENAMED[name]}")
-        if name not in Settings.model_fields:
-            hint = did_you_mean(name, Settings.model_fields) or f"The settings are {', '.join(Settings.model_fields)}."
+        if name not in names:
+            hint = did_you_mean(name, names) or f"The settings are {', '.join(names)}."
             raise WrongUsage(f"--set {name}: there is no such setting. {hint}")
         if not equals:
             raise WrongUsage(f"--set {name}: expected {name}=VALUE")

@@ -69,8 +69,8 @@ class LakeFS:
             return self.connections[server], lakefs_id(repository)
         if self.servers == ("",):
             raise WrongUsage(
-                f"'{repository}' names the server '{server}', but there is only {self.where}. Leave out '{server}/', "
-                f"or configure several servers {_WHERE_CONFIGURED}."
+                f"the repository '{repository}' is named with a server, '{server}', but there is only {self.where}. "
+                f"Leave out '{server}/', or configure several servers {_WHERE_CONFIGURED}."
             )
         names = ", ".join(self.servers)
         raise WrongUsage(
