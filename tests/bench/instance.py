@@ -35,7 +35,7 @@ from dagster._core.storage.event_log.schema import SqlEventLogStorageTable
 
 from lakegc_assets.assets.approval_events import DIGEST
 from lakegc_assets.assets.review import APPROVAL
-from lakegc_assets.cli.dagster_runs import LOCATION, open_instance, run_mark
+from lakegc_assets.cli.dagster_runs import WORKSPACE, open_instance, run_mark
 from lakegc_assets.definitions import defs, mark_job
 from lakegc_assets.partitions import PARTITIONS, REPOSITORY_TAG
 from lakegc_assets.schedules import SCHEDULES
@@ -140,7 +140,7 @@ def web_server(folder: Path) -> Iterator[str]:
     """Dagster's web server on this project, with the instance of `DAGSTER_HOME`. Yields the URL of its queries."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "dagster_webserver", "--port", str(port), "--module-name", LOCATION]
+    command = [sys.executable, "-m", "dagster_webserver", "--port", str(port), "--workspace", str(WORKSPACE)]
     with (folder / "webserver.log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as server:
         try:
             limit = time.monotonic() + START_LIMIT
