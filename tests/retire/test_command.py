@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -16,20 +15,6 @@ from spark_resources.model import MarkState
 from tests.support.command_line import Lakegc
 from tests.support.leases import hold_lease
 from tests.support.retirements import OldMarks
-
-
-@pytest.fixture(scope="module")
-def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    with Sandbox(tmp_path_factory.mktemp("commands")) as server:
-        yield server
-
-
-@pytest.fixture
-def lake(sandbox: Sandbox, request: pytest.FixtureRequest) -> OldMarks:
-    marks = OldMarks(sandbox, sandbox.create(f"lake-{abs(hash(request.node.nodeid)):x}").id)
-    for number, age in enumerate((40, 30, 3, 2), 1):
-        marks.add(f"m{number}", age=age)
-    return marks
 
 
 def document(lakegc: Lakegc, settings: dict[str, str], *arguments: str) -> dict[str, Any]:

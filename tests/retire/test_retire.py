@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -26,7 +25,6 @@ from lakegc_assets.sweep.undo import BEGUN_NAME
 from spark_resources.deleting.quarantine import key_in_quarantine
 from spark_resources.errors import Refused, Retired, WrongUsage
 from spark_resources.lakefs import LakeFS, LakeFSSettings
-from spark_resources.lakefs_sandbox import Sandbox
 from spark_resources.mark_store.announcement import Announcement, write_announcement
 from spark_resources.mark_store.approval import approval_key
 from spark_resources.mark_store.files import files_to_retire
@@ -41,21 +39,6 @@ from tests.support.mark_runs import environment, later, quick_environment, targe
 from tests.support.retirements import DAY, OldMarks
 
 LIMIT_S = 60
-
-
-@pytest.fixture(scope="module")
-def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    with Sandbox(tmp_path_factory.mktemp("retired")) as server:
-        yield server
-
-
-@pytest.fixture
-def lake(sandbox: Sandbox, request: pytest.FixtureRequest) -> OldMarks:
-    """Two old marks, and newer ones that are kept."""
-    marks = OldMarks(sandbox, sandbox.create(f"lake-{abs(hash(request.node.nodeid)):x}").id)
-    for number, age in enumerate((40, 30, 3, 2), 1):
-        marks.add(f"m{number}", age=age)
-    return marks
 
 
 def actions(lake: OldMarks) -> dict[str, Action]:
