@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from lakegc_assets.mark.context import Target, place_of
-from spark_resources.errors import Forbidden, NotFound, Refused, Unavailable, WrongUsage
+from lakegc_assets.mark.repository_selection import repositories_beside
+from spark_resources.errors import Forbidden, NotFound, Refused, WrongUsage
 from spark_resources.identifiers import lakefs_id
 from spark_resources.lakefs import LakeFS
 from spark_resources.mark_store.mark import OWNER_KEY
@@ -130,19 +131,11 @@ def _namespaces(
     """The namespaces of all repositories. Without permission to list those of a server, and if another server than the
     target's doesn't respond, only owner files show where theirs are."""
     yield target.repository.id, target.place
-    for server in lakefs.servers:
-        try:
-            for other in lakefs.repositories_on(server):
-                if other.id != target.repository.id:
-                    settings = target.place.settings
-                    if store_settings_of is not None and other.storage_namespace.startswith(_LOCAL):
-                        settings = store_settings_of(other.id)
-                    yield other.id, place_of(other, target.blockstore, settings)
-        except Forbidden:
-            pass
-        except Unavailable:
-            if server == target.repository.server:
-                raise
+    for other in repositories_beside(target.repository, lakefs):
+        settings = target.place.settings
+        if store_settings_of is not None and other.storage_namespace.startswith(_LOCAL):
+            settings = store_settings_of(other.id)
+        yield other.id, place_of(other, target.blockstore, settings)
 
 
 def _are_same_kind(one: Place, other: Place) -> bool:

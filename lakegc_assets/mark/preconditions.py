@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from lakegc_assets.mark.context import Target, place_of
 from lakegc_assets.mark.options import MarkOptions
-from spark_resources.errors import Forbidden, LakegcError, Refused, Unavailable, WrongUsage
+from lakegc_assets.mark.repository_selection import repositories_beside
+from spark_resources.errors import LakegcError, Refused, WrongUsage
 from spark_resources.lakefs import LakeFS, Repository
 from spark_resources.mark_store.record import MarkRecord
 
@@ -35,18 +36,9 @@ def refuse_overlap(target: Target, lakefs: LakeFS) -> None:
     recorded in the namespace.
     """
     place = target.place
-    for server in lakefs.servers:
-        try:
-            for other in lakefs.repositories_on(server):
-                if other.id == target.repository.id:
-                    continue
-                if place_of(other, target.blockstore, place.settings).namespace.overlaps(place.namespace):
-                    raise overlap_error(target, other)
-        except Forbidden:
-            pass
-        except Unavailable:
-            if server == target.repository.server:
-                raise
+    for other in repositories_beside(target.repository, lakefs):
+        if place_of(other, target.blockstore, place.settings).namespace.overlaps(place.namespace):
+            raise overlap_error(target, other)
 
 
 def overlap_error(target: Target, other: Repository) -> Refused:

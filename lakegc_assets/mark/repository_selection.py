@@ -1,10 +1,10 @@
-"""Which repositories of all servers the schedule and the sensor mark: those that match the patterns in the settings."""
+"""The repositories of all servers: all of them, those that match the patterns in the settings, and those beside one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from spark_resources.errors import LakegcError, full_stop
+from spark_resources.errors import Forbidden, LakegcError, Unavailable, full_stop
 from spark_resources.identifiers import matches_repository
 from spark_resources.lakefs import LakeFS, Repository
 from spark_resources.settings import Settings
@@ -22,6 +22,19 @@ def list_repositories(lakefs: LakeFS) -> tuple[list[Repository], dict[str, str]]
                 raise
             failures[server] = f"The repositories of server {server} are skipped: {full_stop(error)}"
     return listed, failures
+
+
+def repositories_beside(own: Repository, lakefs: LakeFS) -> Iterator[Repository]:
+    """The repositories of all servers except one. Leaves out those of a server that doesn't permit to list them, and of
+    another server than its own that doesn't respond. Raises `Unavailable` if its own doesn't."""
+    for server in lakefs.servers:
+        try:
+            yield from (other for other in lakefs.repositories_on(server) if other.id != own.id)
+        except Forbidden:
+            pass
+        except Unavailable:
+            if server == own.server:
+                raise
 
 
 def select_repositories(repositories: Iterable[Repository], settings: Settings) -> list[Repository]:
