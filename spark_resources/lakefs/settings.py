@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
 from spark_resources.errors import WrongUsage
@@ -92,11 +92,10 @@ class LakeFSSettings:
     @classmethod
     def of(cls, settings: Settings) -> tuple[LakeFSSettings, ...]:
         """The settings of each server. Raises `WrongUsage`, with how to set it, if one is missing."""
-        if len(settings.servers) > 1:
-            return tuple(_of_server(settings, server, name) for name, server in settings.servers.items())
-        for name, server in settings.servers.items():  # the only server, so its repositories are known by their ids
-            return (replace(_of_server(settings, server, name), server=""),)
-        return (_of_single_server(settings),)
+        if not settings.servers:
+            return (_of_single_server(settings),)
+        found = tuple(_of_server(settings, server, name) for name, server in settings.servers.items())
+        return found if len(found) > 1 else (replace(found[0], server=""),)  # repositories of the only one have no name
 
 
 def _of_single_server(settings: Settings) -> LakeFSSettings:
@@ -105,48 +104,46 @@ def _of_single_server(settings: Settings) -> LakeFSSettings:
             "no lakeFS server is configured: set LAKEGC_ENDPOINT_URL, for example to http://localhost:8000, "
             "or server.endpoint_url in ~/.lakectl.yaml"
         )
-    if settings.access_key_id is None or settings.secret_access_key is None:
-        missing = "access_key_id" if settings.access_key_id is None else "secret_access_key"
+    if missing := _missing_credential(settings):
         raise WrongUsage(
             f"no {missing} for the lakeFS server {settings.endpoint_url} is configured: "
             f"set LAKEGC_{missing.upper()}, or credentials.{missing} in ~/.lakectl.yaml"
         )
-    return _with_limits(
-        settings,
-        endpoint_url=settings.endpoint_url,
-        access_key_id=settings.access_key_id,
-        secret_access_key=settings.secret_access_key.get_secret_value(),
-        ca_bundle=settings.ca_bundle,
-        verify_tls=settings.verify_tls,
-    )
+    return _complete(settings, settings)
 
 
 def _of_server(settings: Settings, server: ServerSettings, name: str) -> LakeFSSettings:
-    if server.access_key_id is None or server.secret_access_key is None:
-        missing = "access_key_id" if server.access_key_id is None else "secret_access_key"
+    if missing := _missing_credential(server):
         section = f", or access_key_id in [servers.{name}]" if missing == "access_key_id" else ""
         raise WrongUsage(
             f"no {missing} for the lakeFS server {name} is configured: set {server_variable(name, missing)}{section}"
         )
-    return _with_limits(
-        settings,
+    return _complete(settings, server, name)
+
+
+def _missing_credential(server: Settings | ServerSettings) -> str | None:
+    """The setting of a server that is missing to log in; None if there is none."""
+    if server.access_key_id is None:
+        return "access_key_id"
+    return "secret_access_key" if server.secret_access_key is None else None
+
+
+def _complete(settings: Settings, server: Settings | ServerSettings, name: str = "") -> LakeFSSettings:
+    """The settings of one server, none of which is missing, with the timeouts, retries and concurrency for all."""
+    assert server.endpoint_url is not None
+    assert server.access_key_id is not None
+    assert server.secret_access_key is not None
+    return LakeFSSettings(
         endpoint_url=server.endpoint_url,
         access_key_id=server.access_key_id,
         secret_access_key=server.secret_access_key.get_secret_value(),
         ca_bundle=server.ca_bundle,
         verify_tls=server.verify_tls,
-        server=name,
-    )
-
-
-def _with_limits(settings: Settings, **server: Any) -> LakeFSSettings:
-    """The settings of one server, with the timeouts, retries and concurrency that apply to all."""
-    return LakeFSSettings(
-        **server,
         connect_timeout_s=settings.connect_timeout_s,
         read_timeout_s=settings.read_timeout_s,
         slow_read_timeout_s=settings.slow_read_timeout_s or max(settings.read_timeout_s, SLOW_READ_TIMEOUT_S),
         task_timeout_s=settings.task_timeout_s,
         retry=settings.retry_policy(),
         probe_requests=settings.probe_requests,
+        server=name,
     )
