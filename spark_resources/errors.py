@@ -82,8 +82,8 @@ class UnknownFormat(DamagedData):
 class Retired(DamagedData):
     """Raised for a mark that was retired: its record remains, but its files were or are being removed.
 
-    Nothing is damaged, but whoever can do without damaged files can do without these, too: an incremental mark becomes
-    a full one, for example.
+    Nothing is damaged, but code that can do without damaged files can do without these, too: an incremental mark
+    becomes a full one, for example.
     """
 
 

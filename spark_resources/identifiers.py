@@ -70,7 +70,7 @@ def server_of(repository: str) -> str:
 
 
 def all_repositories_on(server: str) -> str:
-    """What stands for all repositories of a server if they can't be listed: `lab/*`, or `*` if it is the only one."""
+    """The name for all repositories of a server if they can't be listed: `lab/*`, or `*` if it is the only one."""
     return repository_on(server, "*")
 
 

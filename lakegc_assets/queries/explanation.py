@@ -236,5 +236,5 @@ def why_never_collected(history: History, address: str, decision: str) -> str | 
         return "lakegc collects only objects under data/, and those that old versions of lakeFS wrote to the root"
     return (
         f"it is outside the namespace {history.place.namespace.uri}, where lakegc deletes nothing. Imported and linked "
-        "objects belong to whoever stored them"
+        "objects belong to the user or system that stored them"
     )

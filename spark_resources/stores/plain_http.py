@@ -1,4 +1,4 @@
-"""Tokens are never sent to another machine without encryption: whoever can read the network could use them."""
+"""Tokens are never sent to another machine without encryption: anyone who can read the network could use them."""
 
 from __future__ import annotations
 

@@ -602,7 +602,7 @@ def test_parts_of_an_upload_are_sent_to_no_other_server(location: str) -> None:
 
 
 def test_the_id_of_an_upload_is_not_shown_if_its_server_is_unreachable() -> None:
-    """Whoever knows it can write the object. The error of the library has it, so it isn't shown as the cause either."""
+    """Anyone who knows it can write the object. The library's error has it, so it isn't shown as the cause either."""
     settings = StoreSettings(
         gcs_endpoint_url="http://127.0.0.1:9", gcs_anonymous=True, retry=retry_policies.no_wait_policy(1)
     )

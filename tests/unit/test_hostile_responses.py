@@ -99,7 +99,7 @@ def test_metadata_that_would_end_the_line_of_a_header_is_not_sent() -> None:
     ],
 )
 def test_a_token_is_never_sent_to_another_machine_without_encryption(uri: str, settings: dict[str, str]) -> None:
-    """Whoever can read the network could use it. Emulators on this machine work without."""
+    """Anyone who can read the network could use it. Emulators on this machine work without."""
     with pytest.raises(WrongUsage, match=r"would be sent unencrypted to .*example\.com") as refused:
         open_store(Namespace.parse(uri), StoreSettings.model_validate(settings))
     assert "hush" not in str(refused.value)
@@ -108,7 +108,7 @@ def test_a_token_is_never_sent_to_another_machine_without_encryption(uri: str, s
 
 
 def test_sandbox_and_ui_listen_on_loopback_by_default(tmp_path: Path) -> None:
-    """Whoever reaches the UI can approve marks; the sandbox's credentials are in its documentation."""
+    """Anyone who reaches the UI can approve marks; the sandbox's credentials are in its documentation."""
     with Sandbox(tmp_path) as sandbox:
         assert sandbox.endpoint_url.startswith("http://127.0.0.1:")
     assert inspect.signature(commands.ui).parameters["host"].default == "127.0.0.1"
