@@ -6,6 +6,7 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
+from lakegc_assets.assets.owners import OWNERS
 from lakegc_assets.assets.results import reporting_failures
 from lakegc_assets.assets.review import expired_set
 from lakegc_assets.backup.backup import back_up
@@ -15,7 +16,6 @@ from lakegc_assets.formatting import plural, size
 from lakegc_assets.mark.metadata import details_table
 from lakegc_assets.markdown import asset_link, behind_a_click, inline
 from lakegc_assets.notifications.metrics import publish_backup
-from lakegc_assets.owners import OWNERS
 from lakegc_assets.partitions import PARTITIONS
 from lakegc_assets.progress import logged_and_published, logged_and_warned
 from lakegc_assets.resources import MarksResource

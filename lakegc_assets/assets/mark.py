@@ -11,6 +11,7 @@ place that defines the order.
 import dagster as dg
 from pydantic import Field
 
+from lakegc_assets.assets.owners import OWNERS
 from lakegc_assets.assets.results import (
     MaterializeResults,
     leaving_the_mark_to_its_holder,
@@ -22,7 +23,6 @@ from lakegc_assets.mark import retained_commits as retained
 from lakegc_assets.mark import uncommitted_addresses as uncommitted
 from lakegc_assets.mark.metadata import step_result
 from lakegc_assets.mark.options import MarkOptions, parse_inventory_taken, parse_min_age
-from lakegc_assets.owners import OWNERS
 from lakegc_assets.partitions import PARTITIONS
 from lakegc_assets.resources import MarksResource
 from spark_resources.errors import WrongUsage

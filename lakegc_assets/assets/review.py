@@ -5,11 +5,11 @@
 import dagster as dg
 
 from lakegc_assets.approval.parse_request import MIN_DIGEST_CHARACTERS
+from lakegc_assets.assets.owners import OWNERS
 from lakegc_assets.assets.results import MaterializeResults, reporting_failures
 from lakegc_assets.mark import expired_set as expired
 from lakegc_assets.mark.metadata import expired_set_result
 from lakegc_assets.notifications.metrics import publish_repository
-from lakegc_assets.owners import OWNERS
 from lakegc_assets.partitions import PARTITIONS
 from lakegc_assets.progress import logged_and_warned
 from lakegc_assets.resources import MarksResource

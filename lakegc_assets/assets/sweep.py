@@ -5,10 +5,10 @@ import dagster as dg
 from pydantic import Field
 
 from lakegc_assets.assets.backup import backup
+from lakegc_assets.assets.owners import OWNERS
 from lakegc_assets.assets.results import MaterializeResults, reporting_failures
 from lakegc_assets.assets.review import expired_set, sweep_approval
 from lakegc_assets.notifications.metrics import publish_repository
-from lakegc_assets.owners import OWNERS
 from lakegc_assets.partitions import PARTITIONS, RESUMED_TAG
 from lakegc_assets.progress import logged_and_warned
 from lakegc_assets.resources import MarksResource

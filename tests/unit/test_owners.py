@@ -7,7 +7,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from lakegc_assets.owners import configured_owners
+from lakegc_assets.assets.owners import configured_owners
 
 FILE = 'owners = ["data-platform", "ada@example.org"]\n[repositories.lake]\nowners = "other"\n'
 
