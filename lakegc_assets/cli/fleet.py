@@ -38,8 +38,8 @@ from spark_resources.stores.prefetch import fetch_in_parallel
 
 NEWEST_FINISHED = 7
 NEWEST_OTHERS = 20
-"""How many records of a repository are read: of the newest finished marks in its history, and of the last ids that
-aren't in its history, such as marks that failed."""
+"""How many marks of a repository are considered: the newest finished ones in its history, and the last ids that aren't
+in its history, such as marks that failed."""
 MAX_COMMANDS = 10
 
 
@@ -121,12 +121,15 @@ def read_row(server: Server, repository: lakefs.Repository, configuration: lakef
 
 def newest_marks(place: Place, history: History, *, now: datetime) -> list[SeenMark]:
     """The newest marks of a namespace, the newest first: those of its history, and others with the last ids. Withdraws
-    their summaries for the reference collector that no valid approval permits. Unsigned records are left out."""
+    their summaries for the reference collector that no valid approval permits. Unsigned records are left out, and so
+    are earlier marks that were swept without failures: nothing is left to do for them."""
     finished = {mark.mark_id for mark in history.marks}
     ids = folder_ids(place.store())
+    holder = current_holder(place.store())
     others = [mark_id for mark_id in ids[-NEWEST_OTHERS:] if mark_id not in finished]
     known = [mark.mark_id for mark in history.marks if mark.mark_id in ids][-NEWEST_FINISHED:]
-    holder = current_holder(place.store())
+    done = {sweep.mark_id for sweep in history.sweeps if not sweep.failed and not sweep.late}
+    done -= {*known[-1:], "" if holder is None else holder.mark_id}
 
     def seen(mark_id: str) -> SeenMark | None:
         try:
@@ -138,7 +141,7 @@ def newest_marks(place: Place, history: History, *, now: datetime) -> list[SeenM
         is_running = holder is not None and holder.mark_id == mark_id
         return SeenMark(record, true_state(place, record, holder, now=now), is_running)
 
-    marks = filter(None, map(seen, [*known, *others]))
+    marks = filter(None, map(seen, [*(mark_id for mark_id in known if mark_id not in done), *others]))
     return sorted(marks, key=lambda mark: finished_at(mark.record), reverse=True)
 
 

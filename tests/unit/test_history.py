@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from lakegc_assets.cli.fleet import newest_marks
 from lakegc_assets.sweep.history import known_history, record_mark, record_sweep
 from lakegc_assets.sweep.report import Report, report_key
 from spark_resources.mark_store.history import HISTORY_KEY, MAX_ENTRIES, FinishedSweep, Freed, History, read_history
@@ -110,3 +111,18 @@ def test_unfinished_marks_are_not_in_the_history(place: Place) -> None:
     unfinished = finished_record("m1", state=MarkState.MARKING, finished=None, digest=None, counts={})
 
     assert History().with_mark(unfinished) == History()
+
+
+def test_an_overview_reads_no_earlier_mark_that_was_swept_but_one_that_a_sweep_failed_on(place: Place) -> None:
+    """A repository has hundreds of swept marks; what is left to do is in the others."""
+    marks = {f"m{day}": write_mark(place, f"m{day}", START + timedelta(days=day)) for day in range(4)}
+    history = History()
+    for mark in marks.values():
+        history = history.with_mark(mark.record)
+    for mark_id, failed in (("m0", 0), ("m1", 2), ("m3", 0)):
+        history = history.with_sweep(FinishedSweep(mark_id, START + timedelta(days=9), 1, 10, failed=failed))
+    place.store().write(marks["m0"].key, b"unreadable")
+
+    considered = newest_marks(place, history, now=START + timedelta(days=9))
+
+    assert [seen.record.mark_id for seen in considered] == ["m3", "m2", "m1"]
