@@ -18,7 +18,7 @@ _REPOSITORY = re.compile(r"^([a-z][a-z0-9-]{0,31}/)?[a-z0-9][a-z0-9-]{2,62}\Z")
 
 
 class Scope(StrEnum):
-    """Which stored objects are candidates (design, "A mark in the namespace")."""
+    """Which stored objects are candidates."""
 
     UNIFIED = "unified"  # every stored object
     COMMITTED = "committed"  # addresses that expired commits refer to

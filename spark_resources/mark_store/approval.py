@@ -1,4 +1,4 @@
-"""The approval of one expired set, as stored in the namespace (invariant 7; design, "A mark in the namespace").
+"""The approval of one expired set, as stored in the namespace (invariant 7).
 
     _lakefs/retention/gc/lakegc/<mark_id>/approval.json      who, when, which digest, until when, released brakes
     _lakefs/retention/gc/unified/<mark_id>/summary.json      only if the reference collector may sweep it

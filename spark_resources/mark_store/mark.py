@@ -1,4 +1,4 @@
-"""A mark in the namespace: its folder, record and states (design, "A mark in the namespace").
+"""A mark in the namespace: its folder, record and states.
 
     _lakefs/retention/gc/lakegc/<mark_id>/mark.json      the record: state, cutoff, scope, rules, steps, digest
     _lakefs/retention/gc/lakegc/<mark_id>/<asset>/…      each asset's Parquet
