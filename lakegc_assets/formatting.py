@@ -16,6 +16,7 @@ __all__ = [
     "duration",
     "escaped_name",
     "fraction",
+    "is_or_are",
     "money",
     "monthly_cost",
     "percent",
@@ -24,6 +25,11 @@ __all__ = [
     "rules_in_words",
     "size",
 ]
+
+
+def is_or_are(count: int) -> str:
+    """The verb after this many things, as in "1 of 20 objects is expired"."""
+    return "is" if count == 1 else "are"
 
 
 def size(count: int) -> str:
@@ -72,7 +78,7 @@ def rules_in_words(rules: Rules | None) -> str:
     if rules is None:
         return "none"
     branches = [f"{branch} {days}" for branch, days in sorted(rules.branch_days.items())]
-    return ", ".join([f"default {rules.default_days} days", *branches])
+    return ", ".join([f"default {plural(rules.default_days, 'day')}", *branches])
 
 
 def rules_change_in_words(before: Rules | None, after: Rules | None) -> str:

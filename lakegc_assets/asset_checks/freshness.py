@@ -17,7 +17,7 @@ import dagster as dg
 from lakegc_assets.assets.results import reporting_failures
 from lakegc_assets.assets.review import expired_set
 from lakegc_assets.assets.sweep import sweep_report
-from lakegc_assets.formatting import age
+from lakegc_assets.formatting import age, is_or_are, plural
 from lakegc_assets.mark.repository_selection import list_repositories, select_repositories
 from lakegc_assets.resources import MarksResource
 from lakegc_assets.rules.freshness import mark_is_due_by, sweep_is_due_by
@@ -97,7 +97,7 @@ def late_sweeps(
         due = sweep_is_due_by(newest, mark.oldest, mark.expired, settings[repository].sweep_max_age)
         if due is not None and now > due:
             last = "it was never swept" if newest is None else f"the newest sweep is {age(now - newest)} old"
-            late[repository] = f"{mark.expired:,} objects are expired, and {last}"
+            late[repository] = f"{plural(mark.expired, 'object')} {is_or_are(mark.expired)} expired, and {last}"
     return late
 
 
@@ -120,7 +120,9 @@ def result(checked: int, late: Mapping[str, str], advice: str) -> dg.AssetCheckR
     return dg.AssetCheckResult(
         passed=not late,
         severity=dg.AssetCheckSeverity.WARN,
-        description="\n".join([*sentences, advice]) if late else f"All of {checked} repositories are up to date.",
+        description="\n".join(
+            [*sentences, advice] if late else [f"{plural(checked, 'repository')}, none of them late."]
+        ),
         metadata={"repositories": checked, "late": len(late)},
     )
 

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from lakegc_assets.backup.context import BackupRun, logging_copies, task_count
 from lakegc_assets.backup.manifest import INCOMPLETE_OUTCOMES, SCHEMA, SUMMARY, Backup, read_backup
+from lakegc_assets.formatting import plural
 from lakegc_assets.rules.delete_check import how_changed
 from spark_resources.copying.backup_keys import OBJECTS, RENAMED
 from spark_resources.copying.backup_task import WANTED, backup_rows
@@ -193,7 +194,7 @@ def refuse_incomplete(run: BackupRun, rows: DataFrame, objects: dict[str, int]) 
     named = "; ".join(f"{row['address']!r}: {row['why']}" for row in examples)
     subject = run.marked.subject
     raise FinishedWithFailures(
-        f"{failed:,} of {sum(objects.values()):,} objects of mark {subject.mark_id} of {subject.repository} could "
-        f"not be copied, so the backup is incomplete: {named}{' …' if failed > len(examples) else ''}. Run the same "
-        "command again; finished copies are kept."
+        f"{failed:,} of {plural(sum(objects.values()), 'object')} of mark {subject.mark_id} of {subject.repository} "
+        f"could not be copied, so the backup is incomplete: {named}{' …' if failed > len(examples) else ''}. Run the "
+        "same command again; finished copies are kept."
     )

@@ -81,7 +81,8 @@ class Backup(Record):
     def sentence(self) -> str:
         """The result in one or two sentences."""
         counts = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(self.objects.items())) or "empty"
-        text = f"backup of mark {self.subject.mark_id} of {self.subject.repository}, {self.marked:,} objects: {counts}"
+        marked = plural(self.marked, "object")
+        text = f"backup of mark {self.subject.mark_id} of {self.subject.repository}, {marked}: {counts}"
         if cold := self.objects.get(CopyStatus.COLD.value):
             text += (
                 f". {plural(cold, 'object')} in an archive tier can't be read: restore archived objects in the store, "

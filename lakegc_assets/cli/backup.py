@@ -214,11 +214,8 @@ def result_lines(result: RestoreResult) -> Iterator[str]:
     )
     yield f"A new lookup found {result.stored_count:,} of these objects in the store."
     if result.path_count:
-        out_of = f" of {result.path_count:,}" if result.path_count > result.paths_requested else ""
-        yield (
-            f"{result.paths_requested:,}{out_of} recorded paths of these objects were requested from lakeFS, and "
-            f"{result.paths_read:,} could be read."
-        )
+        requested, paths = f"{result.paths_requested:,}", plural(result.path_count, "recorded path")
+        yield f"lakeFS was asked for {requested} of {paths} of these objects; {result.paths_read:,} could be read."
     else:
         yield "The mark records no paths for these objects, so none were requested from lakeFS."
     if result.not_in_backup:

@@ -126,7 +126,7 @@ def show_verified(report: Report) -> None:
         "ranges": f"{number('ranges')} verified by content hash, {plural(report.verified['entries'], 'entry')} decoded",
         "other tables": f"{number('dump_tables')} of the reference dump, {number('other_tables')} unreferenced",
         "live objects": live,
-        "outside the namespace": f"{number('outside')} addresses, not looked up",
+        "outside the namespace": f"{plural(report.verified['outside'], 'address')}, not looked up",
         "read": f"{read}, {size(int(report.rate))}/s; {report.seconds:.1f} s in total",
     }
     for name, value in rows.items():
@@ -175,7 +175,7 @@ def show_notes(report: Report, write_missing: Path | None) -> None:
     for key in report.unknown_files[:MAX_SHOWN]:
         print_sentence(f"Unknown file: {key}")
     if report.unknown_count > MAX_SHOWN:
-        print_sentence(f"… and {report.unknown_count - MAX_SHOWN:,} more unknown files")
+        print_sentence(f"… and {plural(report.unknown_count - MAX_SHOWN, 'more unknown file')}")
     for table in report.misnamed_files:
         print_sentence(
             f"Unknown file: _lakefs/{table.id} is named like a table but isn't one ({table.why}); nothing refers to it"

@@ -205,7 +205,7 @@ def show_reasons(reasons: Reasons) -> None:
     for outcome, reason, count, amount in rows[:ROWS_SHOWN]:
         table.add_row(outcome, cell(reason), f"{count:,}", size(amount))
     if rest := rows[ROWS_SHOWN:]:
-        more = cell(f"… and {len(rest):,} more reasons")
+        more = cell(f"… and {plural(len(rest), 'more reason')}")
         table.add_row("", more, f"{sum(row[2] for row in rest):,}", size(sum(row[3] for row in rest)))
     print_table("What was not deleted, and why", table)
     for outcome, named in reasons.named.items():

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from lakegc_assets.formatting import plural
 from lakegc_assets.fsck.commit_graph import Graph
 from lakegc_assets.fsck.findings import Report
 from lakegc_assets.fsck.tables import SIGHTINGS, batch_of, finding_note, report_of
@@ -112,8 +113,8 @@ def staged_list_keys(target: Target, lakefs: LakeFS, report: Report) -> list[str
             keys += files
             if len(files) < announced:
                 missing_files = DamagedData(
-                    f"the server reported {announced} files, but {len(files)} exist. Check that lakegc and the "
-                    "server use the same store."
+                    f"the server reported {plural(announced, 'file')}, but the store has {len(files):,}. Check that "
+                    "lakegc and the server use the same store."
                 )
                 report.add_finding("list of staged objects", location, missing_files)
     except Forbidden as error:

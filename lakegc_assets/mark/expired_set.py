@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lakegc_assets.formatting import plural
+from lakegc_assets.formatting import is_or_are, plural
 from lakegc_assets.mark import (
     addresses_on_hold,
     dot_segments,
@@ -58,7 +58,8 @@ def finish(run: MarkRun) -> None:
     }
     digest = digest_of(replace(record, **comparison))
     run.mark.move_to(MarkState.MARKED, digest=digest, finished=run.store.now(), **comparison)
-    run.log_message(f"{facts['expired']:,} of {facts['candidates']:,} objects are expired")
+    expired, stored = facts["expired"], plural(facts["candidates"], "object")
+    run.log_message(f"{expired:,} of {stored} {is_or_are(expired)} expired")
 
 
 def write_expired(run: MarkRun, notes: StepNotes) -> None:

@@ -94,7 +94,7 @@ def write_candidates(run: MarkRun, notes: StepNotes, record_fields: Mapping[str,
         "not_candidates": listed - dataset.rows,
         "unreadable_names": 0,
     }
-    run.log_message(f"{dataset.rows:,} of {listed:,} objects in the inventory are candidates")
+    run.log_message(f"{plural(dataset.rows, 'candidate')} among {plural(listed, 'object')} in the inventory")
 
 
 def inventory_candidates(

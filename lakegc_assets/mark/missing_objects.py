@@ -60,7 +60,7 @@ def missing_objects_error(run: MarkRun, absent: int, live: int, names: list[str]
     inventory = run.mark.record.inventory
     where = run.store.where if inventory is None else f"{inventory['where']}, taken at {inventory['taken']}"
     return Refused(
-        f"{absent:,} of {live:,} live addresses of {run.partition.repository} are not in {where}:{listed}\n"
+        f"{where} doesn't have {absent:,} of {live:,} live addresses of {run.partition.repository}:{listed}\n"
         "Either these objects are lost, or the listing is wrong or incomplete (another store, another path, missing "
         "permissions), and then live objects would look like garbage. Check that lakegc reads the store that lakeFS "
         "writes to. To accept known losses, pass --accept-missing FILE with one address per line.",

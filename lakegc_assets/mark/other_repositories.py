@@ -448,7 +448,7 @@ def read_tables(
     datasets, report = write_outputs(tasks, produce, run.place, outputs)
     if report.counters["tables"] != len(tables):
         raise DamagedData(
-            f"{report.counters['tables']} tables of other repositories were read, but there are {len(tables)}. "
+            f"{report.counters['tables']:,} of {plural(len(tables), 'table')} of other repositories were read. "
             "The incomplete result was not used. Run the same command again.",
             invariant=3,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from lakegc_assets.formatting import is_or_are, plural
 from lakegc_assets.mark import commit_graph, holds_in_force
 from lakegc_assets.mark.context import DecidedCommits, Graph, MarkRun, StepNotes, step
 from lakegc_assets.rules.holds import References, commits_on_hold, tagged_commits, with_holds
@@ -78,8 +79,9 @@ def decide_commits(run: MarkRun) -> None:
             "holds": [hold.id for hold in holds],
         }
         on_hold_count = notes.facts["on_hold"]
-        also = f", and {on_hold_count:,} more {'is' if on_hold_count == 1 else 'are'} on hold" if on_hold_count else ""
-        run.log_message(f"{notes.facts['retained']:,} of {len(verdicts):,} commits are retained{also}")
+        also = f", and {on_hold_count:,} more {is_or_are(on_hold_count)} on hold" if on_hold_count else ""
+        retained = notes.facts["retained"]
+        run.log_message(f"{retained:,} of {plural(len(verdicts), 'commit')} {is_or_are(retained)} retained{also}")
 
 
 def check_rules(run: MarkRun) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from lakegc_assets.formatting import duration, money, monthly_cost, percent, plural, rules_in_words, size
+from lakegc_assets.formatting import duration, is_or_are, money, monthly_cost, percent, plural, rules_in_words, size
 from lakegc_assets.mark.totals import Sum
 from lakegc_assets.markdown import as_text, unbroken
 from lakegc_assets.rules.brakes import unread_repositories_in
@@ -70,10 +70,6 @@ def others_in_words(record: MarkRecord) -> str:
         return f" **Other repositories that can't be read: {as_text(names)}**; see the check *others\\_read*."
     others = len(record.step("committed_addresses").facts["elsewhere"]["repositories"])
     return f" All {plural(others, 'other repository')} of the server were read, too." if others else ""
-
-
-def is_or_are(count: int) -> str:
-    return "is" if count == 1 else "are"
 
 
 SUMMARIES: Mapping[str, Callable[[MarkRecord], str]] = {

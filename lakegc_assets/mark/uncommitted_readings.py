@@ -16,6 +16,7 @@ from itertools import islice
 
 import pyarrow as pa
 
+from lakegc_assets.formatting import plural
 from lakegc_assets.mark.context import MarkRun, StepNotes
 from lakegc_assets.mark.path_probes import (
     PATHS_AT_ONCE,
@@ -131,7 +132,8 @@ def reported_files(run: MarkRun, location: str, announced: int) -> list[str]:
     keys = [file.key for page in run.store.pages(folder) for file in page.objects]
     if len(keys) < announced:
         raise DamagedData(
-            f"the server reported {announced} files with staged addresses at {location}, but only {len(keys)} exist. "
+            f"the server reported {plural(announced, 'file')} with staged addresses at {location}, but the store has "
+            f"{len(keys):,}. "
             "Staged addresses can't be determined, so nothing can be collected. Run the same command again. If the "
             "error persists, check that lakegc and the server use the same store.",
             invariant=3,

@@ -121,7 +121,8 @@ def _basis_of(record: MarkRecord, earlier: Iterable[MarkRecord], *, since: str, 
     digests = [base.digest or "", *(base.basis["digests"] if base.is_incremental else [])]
     since_full = max(len(chain), without_full + 1)  # chains don't grow if each mark names the same base
     if since_full >= max(every, 1) and not since:
-        return {**FULL_MARK, "why": f"a full mark is due every {every} marks", "chain": chain, "digests": digests}
+        why = f"a full mark is due every {every} marks" if every > 1 else "every mark is full"
+        return {**FULL_MARK, "why": why, "chain": chain, "digests": digests}
     full_in = max(every - since_full - 1, 0)
     return {**FULL_MARK, "incremental": True, "chain": chain, "digests": digests, "full_in": full_in}
 

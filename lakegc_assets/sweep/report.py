@@ -198,7 +198,8 @@ def write_report(
         count, objects = totals.counters["approved"], totals.by_key["objects"]
         if without_outcome := count - dataset.rows:
             raise DamagedData(
-                f"{without_outcome:,} of {count:,} approved objects of mark {run.mark.record.mark_id} have no outcome. "
+                f"mark {run.mark.record.mark_id} has no outcome for {without_outcome:,} of "
+                f"{plural(count, 'approved object')}. "
                 "The sweep isn't finished: run the same command again.",
                 invariant=10,
             )

@@ -13,7 +13,7 @@ import re
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_resources.errors import DamagedData
+from spark_resources.errors import DamagedData, plural
 
 COMMITS_HEADER = ("commit_id", "expired", "metarange_id")
 
@@ -54,7 +54,7 @@ def parse_commits_csv(data: bytes, *, where: str) -> list[tuple[str, str]]:
 
 def _commit_row(row: list[str], where: str, line_number: int) -> tuple[str, bool, str]:
     if len(row) != len(COMMITS_HEADER):
-        raise _damaged_list(where, f"has {len(row)} fields on line {line_number}, not {len(COMMITS_HEADER)}")
+        raise _damaged_list(where, f"has {plural(len(row), 'field')} on line {line_number}, not {len(COMMITS_HEADER)}")
     commit_id, expired, metarange_id = row
     if not _ID.fullmatch(commit_id):
         raise _damaged_list(where, f"has '{commit_id[:80]}' on line {line_number}, which is not a commit id")
@@ -78,7 +78,7 @@ def read_uncommitted_file(data: bytes, *, where: str) -> pa.Table:
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _damaged_list(where, f"is not a readable Parquet file ({str(error).splitlines()[0]})") from None
     if table.num_rows != stated_rows:
-        raise _damaged_list(where, f"has {table.num_rows} rows, but its footer states {stated_rows}")
+        raise _damaged_list(where, f"has {plural(table.num_rows, 'row')}, but its footer states {stated_rows}")
     addresses = _column(table, "physical_address", (pa.string(), pa.large_string(), pa.binary()), where)
     dates = _column(table, "creation_date", (pa.int64(),), where)
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from spark_resources.errors import DamagedData, Unavailable
+from spark_resources.errors import DamagedData, Unavailable, plural
 from spark_resources.lakefs import responses
 from spark_resources.lakefs.connection import ApiCall, Connection
 from spark_resources.lakefs.responses import Body, Repository
@@ -55,8 +55,8 @@ def page(
     pagination = body.inner("pagination")
     if (stated_count := pagination.number("results")) != len(results):
         raise DamagedData(
-            f"{call.what}: a page has {len(results)} results, but states that it has {stated_count}. Check the "
-            "server's log.",
+            f"{call.what}: a page has {plural(len(results), 'result')}, but states that it has {stated_count}. Check "
+            "the server's log.",
             invariant=3,
         )
     if not pagination.flag("has_more"):
@@ -94,6 +94,6 @@ def poll_task(
     if status is None:
         raise Unavailable(
             f"could not get {call.what} from lakeFS at {connection.where}: the task did not finish within "
-            f"{settings.task_timeout_s:.0f} seconds. Check the server's load and log, then try again."
+            f"{plural(round(settings.task_timeout_s), 'second')}. Check the server's load and log, then try again."
         )
     return status

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_resources import sstable
-from spark_resources.errors import DamagedData, NotFound
+from spark_resources.errors import DamagedData, NotFound, plural
 from spark_resources.model import (
     ADDRESSES,
     METARANGE_RANGES,
@@ -307,7 +307,7 @@ def check_range(properties: sstable.TableProperties, ref: Ref) -> None:
     name, expected = ref["range_id"], (ref["entries"], ref["min_key"], ref["max_key"])
     if (properties.count, properties.min_key, properties.max_key) != expected:
         raise DamagedData(
-            f"range {name} doesn't match the description in its metarange: {properties.count} entries from "
+            f"range {name} doesn't match the description in its metarange: {plural(properties.count, 'entry')} from "
             f"{properties.min_key!r} to {properties.max_key!r}, expected {ref['entries']} from {ref['min_key']!r} to "
             f"{ref['max_key']!r}. Nothing was deleted. Restore the range from a backup."
         )
@@ -318,8 +318,8 @@ def check_all_read(report: TaskReport, *, ranges: int, entries: int) -> None:
     counters = report.counters
     if (counters["ranges"], counters["entries"]) != (ranges, entries):
         raise DamagedData(
-            f"{counters['ranges']} ranges with {counters['entries']} entries were read, but {ranges} with {entries} "
-            "were expected. The incomplete result was not used. Run the same command again.",
+            f"{plural(counters['ranges'], 'range')} with {plural(counters['entries'], 'entry')} were read, expected "
+            f"{ranges:,} with {entries:,}. The incomplete result was not used. Run the same command again.",
             invariant=3,
         )
 

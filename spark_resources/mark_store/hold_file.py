@@ -31,7 +31,7 @@ from typing import Annotated, Any, ClassVar
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from spark_resources.errors import Refused, UnknownFormat, WrongUsage
+from spark_resources.errors import Refused, UnknownFormat, WrongUsage, plural
 from spark_resources.model import DATA
 from spark_resources.records.plain_yaml import PlainLoader
 
@@ -208,7 +208,7 @@ class BranchHold(Hold):
 
     @property
     def what(self) -> str:
-        return f"branches {self.branches} for {self.days} days"
+        return f"branches {self.branches} for {plural(self.min_days, 'day')}"
 
 
 class PathHold(Hold):

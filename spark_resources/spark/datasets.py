@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from typing_extensions import TypedDict
 
-from spark_resources.errors import DamagedData, NotFound
+from spark_resources.errors import DamagedData, NotFound, plural
 from spark_resources.records.json_records import read_json
 from spark_resources.spark.partitioning import tasks_from_rows
 from spark_resources.spark.task_report import TaskReport
@@ -386,7 +386,7 @@ def _table_in(data: bytes, place: Place, folder: str, file: File, schema: pa.Sch
         table = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False).read(use_threads=False)
         if table.num_rows == file.rows and table.schema.names == schema.names:
             return table.cast(schema)
-        actual = f"{table.num_rows} rows of {', '.join(table.schema.names)}"
+        actual = f"{plural(table.num_rows, 'row')} of {', '.join(table.schema.names)}"
     except (pa.ArrowException, ValueError, OSError) as error:
         actual = str(error)
     raise _mismatch_error(place, folder, file, schema, actual)
@@ -410,7 +410,7 @@ def _batches_in(
         parquet = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False)
         names, count = parquet.schema_arrow.names, parquet.metadata.num_rows
         if (names, count) != (schema.names, file.rows):
-            raise ValueError(f"{count} rows of {', '.join(names)}")
+            raise ValueError(f"{plural(count, 'row')} of {', '.join(names)}")
         types = pa.schema([schema.field(name) for name in wanted])
         for batch in parquet.iter_batches(rows, columns=wanted, use_threads=False):
             yield pa.Table.from_batches([batch]).select(wanted).cast(types)
@@ -432,6 +432,6 @@ def verified_bytes(place: Place, folder: str, file: File) -> bytes:
 
 def _mismatch_error(place: Place, folder: str, file: File, schema: pa.Schema, actual: str) -> DamagedData:
     return DamagedData(
-        f"{folder}{file.name} in {place.store().where} doesn't match its file list, which expects {file.rows} rows "
-        f"of {', '.join(schema.names)}: {actual}. Make a new mark."
+        f"{folder}{file.name} in {place.store().where} doesn't match its file list, which expects "
+        f"{plural(file.rows, 'row')} of {', '.join(schema.names)}: {actual}. Make a new mark."
     )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from spark_resources.errors import plural
 from spark_resources.spark.tasks import Batches, no_rows
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def table_of(data: bytes, name_match: re.Match[str] | None, schema: pa.Schema) -
             return table.select(schema.names).cast(schema)
     except (pa.ArrowException, OSError, KeyError) as error:
         raise ValueError(str(error)) from error
-    raise ValueError(f"{table.num_rows} rows")
+    raise ValueError(plural(table.num_rows, "row"))
 
 
 def rows_of(

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from spark_resources.errors import DamagedData, WrongUsage
+from spark_resources.errors import DamagedData, WrongUsage, plural
 from spark_resources.model import Namespace
 from spark_resources.records.json_records import read_json
 from spark_resources.stores.base import Store
@@ -299,7 +299,7 @@ def _current_objects(table: pa.Table, *, keys_are_encoded: bool) -> pa.Table:
     ]
     for name, column in zip(_REQUIRED, columns, strict=False):
         if column.null_count:
-            raise ValueError(f"{column.null_count:,} objects have no {name}")
+            raise ValueError(f"{plural(column.null_count, 'object')} without {name}")
     objects = pa.table(columns, schema=LISTED)
     objects.validate(full=True)
     return objects

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from spark_resources.errors import NotFound, Transient, Unavailable
+from spark_resources.errors import NotFound, Transient, Unavailable, plural
 from spark_resources.stores.base import NOT_SENT, AlreadyExists, Changed, DeleteResult, Deletion
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def delete_own_files(store: Store, keys: Iterable[str]) -> list[DeleteResult]:
         failed.update(results)
         remaining = [key for key, result in results.items() if result.transient]
         if remaining:
-            raise Transient(f"{len(remaining)} files in {store.where} could not be deleted")
+            raise Transient(f"{plural(len(remaining), 'file')} in {store.where} could not be deleted")
 
     with suppress(Unavailable):  # the caller gets the failures
         store.retry.call(attempt)
@@ -215,5 +215,5 @@ def _last_error(state: RetryCallState) -> Transient:
 
 def _raise_unavailable(state: RetryCallState) -> None:
     error, tries = _last_error(state), state.attempt_number
-    attempts_made = f" Tried {tries} times in {_elapsed(state):.0f} seconds." if tries > 1 else ""
+    attempts_made = f" Tried {tries} times in {plural(round(_elapsed(state)), 'second')}." if tries > 1 else ""
     raise Unavailable(f"{error}{attempts_made}") from error.__cause__

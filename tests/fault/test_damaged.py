@@ -204,7 +204,7 @@ def test_a_lost_file_of_staged_addresses_stops_the_mark(lakegc: Lakegc, lake: La
     """The server announces how many pages there are."""
     lake.server.after("/prepare_uncommited", lambda body: [file.unlink() for file in files_at(lake, body)])
 
-    mark(lakegc, lake).stopped(3, "reported 1 files with staged addresses", "0 exist")
+    mark(lakegc, lake).stopped(3, "reported 1 file with staged addresses", "the store has 0")
     lake.has_no_finished_mark()
 
 

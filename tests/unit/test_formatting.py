@@ -7,9 +7,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from lakegc_assets.cli.diff import differing_settings, holds_in_words
-from lakegc_assets.formatting import duration, plural
+from lakegc_assets.formatting import duration, is_or_are, plural, rules_in_words
 from lakegc_assets.mark.context import Clocks
 from spark_resources.errors import Refused, capitalized, full_stop, with_article
+from spark_resources.mark_store.hold_file import BranchHold
+from spark_resources.model import Rules
 from tests.support.finished_marks import finished_record
 
 
@@ -21,6 +23,12 @@ def test_counts_are_followed_by_the_right_singular_or_plural() -> None:
         "2 addresses", "2 branches", "2 entries", "2 days"
     ]  # fmt: skip
     assert plural(0, "person", "people") == "0 people"
+    assert [is_or_are(count) for count in (0, 1, 2)] == ["are", "is", "are"]
+
+
+def test_rules_and_holds_of_one_day_are_formatted_in_the_singular() -> None:
+    assert rules_in_words(Rules(1, {"main": 21})) == "default 1 day, main 21"
+    assert BranchHold(id="h", owner="me", reason="a test", branches="dev", days="1").what == "branches dev for 1 day"
 
 
 @pytest.mark.parametrize(

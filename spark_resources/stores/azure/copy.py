@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from azure.core import MatchConditions
 from azure.core.exceptions import AzureError
 
-from spark_resources.errors import Unavailable
+from spark_resources.errors import Unavailable, plural
 from spark_resources.stores.polling import poll
 
 if TYPE_CHECKING:
@@ -56,7 +56,9 @@ def copy_blob(
         )  # fmt: skip
     if outcome is None:
         _abort(target, copy_id)
-        raise Unavailable(f"{source.blob_name!r} in {where} was not copied within {timeout_s:.0f} seconds. Try again.")
+        raise Unavailable(
+            f"{source.blob_name!r} in {where} was not copied within {plural(round(timeout_s), 'second')}. Try again."
+        )
     status, description = outcome
     if status != "success":
         failure = f"the copy ended with status '{status}': {description}".rstrip(": ")

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_resources.errors import Unavailable
+from spark_resources.errors import Unavailable, plural
 from spark_resources.stores.arrow_pages import LISTED_OBJECTS
 from spark_resources.stores.s3.listing_xml import Contents, extract_objects
 
@@ -162,7 +162,7 @@ def _parse_times(texts: pa.StringArray) -> pa.TimestampArray:
 
 def _refuse_missing(texts: pa.StringArray, what: str) -> None:
     if texts.null_count:
-        raise ValueError(f"{texts.null_count} objects have no {what}")
+        raise ValueError(f"{plural(texts.null_count, 'object')} without {what}")
 
 
 def _decode_keys(texts: pa.StringArray, *, is_encoded: bool) -> pa.StringArray:
