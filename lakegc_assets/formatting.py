@@ -24,12 +24,17 @@ __all__ = [
     "rules_change_in_words",
     "rules_in_words",
     "size",
+    "was_or_were",
 ]
 
 
 def is_or_are(count: int) -> str:
     """The verb after this many things, as in "1 of 20 objects is expired"."""
     return "is" if count == 1 else "are"
+
+
+def was_or_were(count: int) -> str:
+    return "was" if count == 1 else "were"
 
 
 def size(count: int) -> str:

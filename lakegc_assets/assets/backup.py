@@ -12,7 +12,7 @@ from lakegc_assets.assets.review import expired_set
 from lakegc_assets.backup.backup import back_up
 from lakegc_assets.backup.context import CONCURRENT_COPIES, CopyLimits, open_backup
 from lakegc_assets.backup.manifest import Backup
-from lakegc_assets.formatting import plural, size
+from lakegc_assets.formatting import plural, size, was_or_were
 from lakegc_assets.mark.metadata import details_table
 from lakegc_assets.markdown import asset_link, behind_a_click, inline
 from lakegc_assets.notifications.metrics import publish_backup
@@ -98,7 +98,7 @@ def summary_in_words(partition: Partition, summary: Backup) -> str:
     """How much was copied, as Markdown."""
     missing = "" if summary.copied == summary.marked else " **A sweep that requires this backup keeps the others.**"
     return (
-        f"**{summary.copied:,} of {plural(summary.marked, 'expired object')} ({size(summary.copied_bytes)}) have a "
-        "copy**, each compared with its original. `lakegc restore "
+        f"**{summary.copied:,} of {plural(summary.marked, 'expired object')} ({size(summary.copied_bytes)}) "
+        f"{was_or_were(summary.copied)} copied**, and each compared with its original. `lakegc restore "
         f"{partition.repository} {partition.mark_id} PLACE` copies them back.{missing}"
     )

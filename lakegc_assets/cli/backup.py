@@ -23,7 +23,7 @@ from lakegc_assets.cli.console import outcomes_table, print_command, print_sente
 from lakegc_assets.cli.escaping import print_text
 from lakegc_assets.cli.invocation import command
 from lakegc_assets.cli.mark import Server
-from lakegc_assets.formatting import plural
+from lakegc_assets.formatting import plural, was_or_were
 from lakegc_assets.progress import publish
 from spark_resources.copying.copy_log import CopyStatus
 from spark_resources.errors import FinishedWithFailures, LakegcError, WrongUsage
@@ -268,7 +268,9 @@ def show_drill(partition: Partition, result: DrillResult, source: str, *, as_jso
             )
         else:
             same = sum(result.identical.values())
-            print_sentence(f"{same:,} of {plural(result.sample_size, 'object')} of {name} were restored unchanged.")
+            print_sentence(
+                f"{same:,} of {plural(result.sample_size, 'object')} of {name} {was_or_were(same)} restored unchanged."
+            )
             for how, count in sorted(result.identical.items()):
                 print_sentence(f"Compared with {how}: {count:,} matched.")
             restore_command = command("restore", partition.repository, partition.mark_id, source)

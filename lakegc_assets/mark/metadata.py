@@ -20,6 +20,7 @@ from lakegc_assets.mark.summaries import SUMMARIES, expired_summary
 from lakegc_assets.mark.totals import Sum, recorded_totals
 from lakegc_assets.markdown import as_text, asset_link, behind_a_click, checks_link, inline, table, unbroken
 from spark_resources.mark_store.history import History
+from spark_resources.model import Partition
 from spark_resources.settings import Settings
 from spark_resources.spark.datasets import first_rows
 
@@ -31,6 +32,14 @@ PLOTTED: Mapping[str, Mapping[str, str]] = {
     "committed_addresses": {"bytes_read": "bytes_read"},
 }
 """The facts of each step that Dagster plots, by the name of the plot, besides rows and seconds."""
+QUESTIONS: Mapping[str, str] = {
+    "explain {repository} PATH_OR_ADDRESS": "Why is an object kept, expired or gone?",
+    "pins {repository}": "What does each branch or commit alone keep?",
+    "rules {repository}": "Which retention rules decide?",
+    "what-if {repository} --rules FILE": "What would other rules free?",
+    "report {repository} {mark}": "What was deleted, and why was the rest not?",
+}
+"""The questions that people ask about a mark or its sweep, by the command that answers each."""
 
 
 def step_result(run: MarkRun, asset: str, schema: pa.Schema, *, part: str = "") -> dg.MaterializeResult[Any]:
@@ -58,6 +67,7 @@ def expired_set_result(run: MarkRun, settings: Settings, history: History | None
     metadata: dict[str, Any] = {
         "summary": inline(expired_summary(run.mark.record, totals.whole, settings)),
         "next": inline(next_steps(run)),
+        "questions": inline(questions(run.partition)),
     }
     if rules_sentence := changed_rules(run.mark):
         metadata["rules_changed"] = rules_sentence
@@ -76,10 +86,14 @@ def next_steps(run: MarkRun) -> str:
     return (
         f"1. Review the numbers below and {checks_link('expired_set', 'the checks')}, or `lakegc review {name}`\n"
         f"2. {asset_link('sweep_approval', key, 'Approve')}, or `lakegc approve {name}`\n"
-        f"3. See {asset_link('sweep_report', key, 'what was deleted')}, or `lakegc report {name}`\n\n"
-        f"Why is an object kept or expired? `lakegc explain {run.partition.repository} PATH_OR_ADDRESS`. "
-        f"What does each branch alone keep? `lakegc pins {run.partition.repository}`"
+        f"3. See {asset_link('sweep_report', key, 'what was deleted')}, or `lakegc report {name}`"
     )
+
+
+def questions(partition: Partition) -> str:
+    """Further questions, each with the command that answers it, as a list of Markdown."""
+    names = {"repository": partition.repository, "mark": partition.mark_id}
+    return "\n".join(f"- {question} `lakegc {command.format(**names)}`" for command, question in QUESTIONS.items())
 
 
 def plotted_numbers(expired: Sum, facts: Mapping[str, Any]) -> dict[str, int | float]:

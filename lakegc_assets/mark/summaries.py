@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from lakegc_assets.formatting import duration, is_or_are, money, monthly_cost, percent, plural, rules_in_words, size
+from lakegc_assets.formatting import (
+    duration,
+    is_or_are,
+    money,
+    monthly_cost,
+    percent,
+    plural,
+    rules_in_words,
+    size,
+    was_or_were,
+)
 from lakegc_assets.mark.totals import Sum
 from lakegc_assets.markdown import as_text, unbroken
 from lakegc_assets.rules.brakes import unread_repositories_in
@@ -18,10 +28,10 @@ def listing_summary(record: MarkRecord) -> str:
     facts = record.step("namespace_slices").facts
     amount = f" ({size(facts['bytes'])})" if "bytes" in facts else ""
     source = "an inventory of the store" if record.inventory is not None else "the store's listing"
-    when = unbroken(f"{record.start:%Y-%m-%d %H:%M:%S} UTC")
+    when, objects = unbroken(f"{record.start:%Y-%m-%d %H:%M:%S} UTC"), facts["objects"]
     return (
-        f"**{plural(facts['objects'], 'object')}{amount} are stored**, by {source} of {when}. Only these can expire: "
-        f"nothing that is written later can be deleted by this mark.{only_changes(record)}"
+        f"**{plural(objects, 'object')}{amount} {is_or_are(objects)} stored**, by {source} of {when}. Only these can "
+        f"expire: nothing that is written later can be deleted by this mark.{only_changes(record)}"
     )
 
 
@@ -39,9 +49,10 @@ def staged_summary(record: MarkRecord) -> str:
 def commits_summary(record: MarkRecord) -> str:
     facts = record.step("retained_commits").facts
     if record.rules is None:
+        retained = facts["retained"]
         return (
-            f"**All {plural(facts['retained'], 'commit')} are retained**, because the repository has no retention "
-            "rules. Only objects without a commit can expire."
+            f"**{retained:,} of {plural(retained, 'commit')} {is_or_are(retained)} retained**, because the repository "
+            "has no retention rules. Only objects without a commit can expire."
         )
     held = f" Holds keep {plural(facts['on_hold'], 'more commit')}." if facts.get("on_hold") else ""
     return (
@@ -69,7 +80,7 @@ def others_in_words(record: MarkRecord) -> str:
         names = "their list" if "*" in unread else ", ".join(sorted(unread))
         return f" **Other repositories that can't be read: {as_text(names)}**; see the check *others\\_read*."
     others = len(record.step("committed_addresses").facts["elsewhere"]["repositories"])
-    return f" All {plural(others, 'other repository')} of the server were read, too." if others else ""
+    return f" The {plural(others, 'other repository')} of the server {was_or_were(others)} read, too." if others else ""
 
 
 SUMMARIES: Mapping[str, Callable[[MarkRecord], str]] = {

@@ -10,8 +10,8 @@ import dagster as dg
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakegc_assets.formatting import plural, size
-from lakegc_assets.mark.metadata import details_table
+from lakegc_assets.formatting import plural, size, was_or_were
+from lakegc_assets.mark.metadata import details_table, questions
 from lakegc_assets.mark.over_time import over_time
 from lakegc_assets.markdown import as_text, asset_link, behind_a_click, column_plot, inline, table, unbroken
 from lakegc_assets.sweep.report import Report
@@ -42,7 +42,8 @@ def sweep_result(place: Place, report: Report, history: History | None) -> dg.Ma
     """The result of `sweep_report`: outcomes, the rate with a plot, and the objects that were not deleted."""
     folder = report.dataset["folder"]
     times, not_deleted = times_and_samples(place, folder, report)
-    key = str(Partition(report.repository, report.mark_id))
+    partition = Partition(report.repository, report.mark_id)
+    key = str(partition)
     return dg.MaterializeResult(
         metadata={  # in the order in which the UI displays them
             "summary": inline(summary(report)),
@@ -50,6 +51,7 @@ def sweep_result(place: Place, report: Report, history: History | None) -> dg.Ma
                 f"What was approved: {asset_link('expired_set', key)}, by whom: {asset_link('sweep_approval', key)}"
             ),
             "outcomes": inline(outcomes(report)),
+            "questions": inline(questions(partition)),
             **({"not_deleted": behind_a_click(not_deleted)} if not_deleted else {}),
             **({"rate": inline(rate(times))} if times else {}),
             **({} if history is None else {"over_time": inline(over_time(history))}),
@@ -72,8 +74,8 @@ def summary(report: Report) -> str:
     kept, verified = report.approved - objects, len(report.verifications)
     rest = f" {plural(kept, 'object')} had another outcome." if kept else ""
     return (
-        f"**{objects:,} of {plural(report.approved, 'approved object')} ({size(freed)}) were {what}** in "
-        f"{report.seconds:,.1f} seconds.{rest} Everything that may need them was read again "
+        f"**{objects:,} of {plural(report.approved, 'approved object')} ({size(freed)}) {was_or_were(objects)} "
+        f"{what}** in {report.seconds:,.1f} seconds.{rest} Everything that may need them was read again "
         f"{'before' if verified == 1 else f'{verified:,} times, before and while'} they were deleted.{verdict}"
     )
 
@@ -116,7 +118,6 @@ def details(report: Report, where: str) -> str:
             "repeated": max(0, report.attempts - report.taken),
             "verifications": len(report.verifications),
             "where": where,
-            "one object": f"lakegc explain {report.repository} PATH_OR_ADDRESS",
         }
     )
 

@@ -169,6 +169,14 @@ def test_the_ui_names_objects_that_became_live_too_late(lake: Lake) -> None:
     assert "Not everything went well" in metadata["summary"]
 
 
+def test_the_ui_names_a_command_for_each_question_after_a_sweep(lake: Lake) -> None:
+    swept(lake, MIXED)
+    metadata = shown_in_the_ui(lake, "m1")
+
+    for command in ("explain", "pins", "rules", "what-if", "report"):
+        assert f"`lakegc {command} {lake.name}" in metadata["questions"]
+
+
 def shown_in_the_ui(lake: Lake, mark_id: str) -> dict[str, Any]:
     """The metadata of `sweep_report` for a mark's report, as plain values."""
     report = read_report(lake.place, mark_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -26,6 +27,7 @@ from spark_resources.lakefs_sandbox.gc_api import set_rules
 from spark_resources.mark_store.lease import LEASE_KEY, current_holder
 from spark_resources.mark_store.record import CHAIN
 from spark_resources.model import Partition, Rules
+from tests.support.documented_commands import usage_error
 from tests.support.mark_runs import NO_MINIMUM_AGE, environment, resources, target_of
 
 MARK = Partition("lake", "m1")
@@ -220,6 +222,18 @@ def test_the_expired_set_shows_how_many_objects_and_bytes_expire(ran: Run) -> No
     assert (metadata["expired"], metadata["expired_percent"]) == (2, 43.6)
     assert expired_bytes == len(b"first") + len(b"was never committed")
     assert metadata["kept_bytes"] == stored_bytes - expired_bytes == len(b"second version") + len(b"will be committed")
+
+
+def test_the_expired_set_names_the_command_for_each_next_step_and_each_question(ran: Run) -> None:
+    """The command line accepts all of them, after PATH_OR_ADDRESS and FILE are replaced."""
+    metadata = ran.materialized["expired_set"]
+    commands = [shlex.split(command) for command in re.findall(r"`lakegc (.*?)`", metadata["next"])]
+    questions = [shlex.split(command) for command in re.findall(r"`lakegc (.*?)`", metadata["questions"])]
+
+    assert [name for name, *_ in commands] == ["review", "approve", "report"]
+    assert [name for name, *_ in questions] == ["explain", "pins", "rules", "what-if", "report"]
+    assert {command[1] for command in (*commands, *questions)} == {"lake"}
+    assert [error for error in map(usage_error, [*commands, *questions]) if error is not None] == []
 
 
 def test_the_expired_set_shows_plots_and_sample_objects(ran: Run) -> None:

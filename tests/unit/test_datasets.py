@@ -261,7 +261,9 @@ def test_a_file_with_a_different_number_of_rows_counts_as_damage(place: Place, d
     """The list says how many rows each file has."""
     other = rewrite(place, dataset, table(ROWS[1:]), rows=rows)
 
-    with pytest.raises(DamagedData, match=rf"a\.parquet in .* doesn't match its file list, which expects {rows} rows? of"):
+    with pytest.raises(
+        DamagedData, match=rf"a\.parquet in .* doesn't match its file list, which expects {rows} rows? of"
+    ):
         all_rows(place, other, SCHEMA)
 
 
