@@ -106,142 +106,233 @@ class Settings(BaseSettings):
     """The settings of one run. Secrets are `SecretStr`, and no repr or message shows them.
 
     Create it with `load`. `origins` has the source of each given setting, in readable form.
+
+    `docs/settings.md` is generated from the fields: a comment above them is the heading of their section, the text
+    below each is its meaning, and "Default: …" at its end describes a default that isn't in the code.
     """
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, frozen=True, extra="forbid", hide_input_in_errors=True, validate_default=True
     )
 
-    # Several lakeFS servers, by name, in sections of the fleet file. Repositories then have the server's name, too.
+    # Several servers
+
     servers: dict[str, ServerSettings] = Field(default_factory=dict)
+    """The sections `[servers.NAME]` of the fleet file; names have lower-case letters, digits and -."""
 
-    # The only lakeFS server. The endpoint may end with /api/v1 or not.
+    # The lakeFS server
+
     endpoint_url: Address | None = None
+    """Its address, with or without `/api/v1`. Default: lakectl's."""
     access_key_id: Name | None = None
+    """Its access key. Default: lakectl's."""
     secret_access_key: Secret | None = None
+    """Its secret key. Default: lakectl's."""
     ca_bundle: Name | None = None
+    """A file with the certificates that are trusted. Default: the system's."""
     verify_tls: bool = True
+    """Whether its certificate is verified."""
     connect_timeout_s: Seconds = 10
+    """Timeout for a connection."""
     read_timeout_s: Seconds = 60
+    """Timeout for a response."""
     slow_read_timeout_s: Seconds | None = None
+    """Timeout for a response that requires a scan of the repository. Default: 900, or `read_timeout_s` if that is
+    longer."""
     task_timeout_s: Seconds = 21_600
-    probe_requests: Requests = 8
+    """Timeout for such a scan in the background."""
 
-    # How long a request to the server or the store is retried after its first failure.
-    retry_total_s: RetrySeconds = 60
+    # The store
 
-    # The object store: settings that are not given come from the provider's default chain.
     s3_endpoint_url: Address | None = None
+    """An S3-compatible store. Endpoints in `AWS_ENDPOINT_URL` are refused. Default: AWS."""
     s3_region: Name | None = None
-    s3_access_key_id: Name | None = None
-    s3_secret_access_key: Secret | None = None
-    s3_session_token: Secret | None = None
+    """Its region. Default: AWS's own chain."""
     s3_path_style: bool | None = None
-    s3_ca_bundle: Name | None = None
+    """Whether the bucket is in a URL's path instead of its host. Default: true with `s3_endpoint_url`."""
+    s3_access_key_id: Name | None = None
+    """Its access key. Default: AWS's own chain."""
+    s3_secret_access_key: Secret | None = None
+    """Its secret key. Default: AWS's own chain."""
+    s3_session_token: Secret | None = None
+    """The token of temporary credentials. Default: AWS's own chain."""
     s3_profile: Name | None = None
-    azure_endpoint_url: Address | None = None
-    azure_account: Name | None = None
-    azure_account_key: Secret | None = None
-    azure_sas_token: Secret | None = None
-    azure_ca_bundle: Name | None = None
-    gcs_endpoint_url: Address | None = None
+    """The profile in AWS's configuration. Default: AWS's own chain."""
+    s3_ca_bundle: Name | None = None
+    """A file with the certificates that are trusted. Default: the system's."""
     gcs_credentials_file: Name | None = None
+    """The account for Cloud Storage. The file must exist on every machine that runs executors. Default: Google's own
+    chain."""
+    gcs_endpoint_url: Address | None = None
+    """Another endpoint than Google's, such as an emulator's. Default: Google's."""
     gcs_anonymous: bool = False
+    """Whether no credentials are sent, for an emulator."""
     gcs_ca_bundle: Name | None = None
+    """A file with the certificates that are trusted. Default: the system's."""
+    azure_account_key: Secret | None = None
+    """A key of the storage account. Default: the machine's identity (`DefaultAzureCredential`)."""
+    azure_sas_token: Secret | None = None
+    """A token of the container, instead of a key. Default: the machine's identity."""
+    azure_account: Name | None = None
+    """The only account that key and token are used for. Default: any."""
+    azure_endpoint_url: Address | None = None
+    """Another endpoint of the account. Default: the namespace's host."""
+    azure_ca_bundle: Name | None = None
+    """A file with the certificates that are trusted. Default: the system's."""
     local_path: Name | None = None
+    """The local block adapter's folder on this machine."""
     store_connect_timeout_s: Seconds | None = None
+    """Timeout for a connection. Default: 10."""
     store_read_timeout_s: Seconds | None = None
-    listing_requests: Requests = 8
-    reading_requests: Requests = 16
+    """Timeout for a response. Default: 60."""
 
-    # The mark: ages and clocks (invariant 6), limits (invariants 2, 3), and whether this is the only deployment
-    # (invariant 11).
+    # Marks
+
     min_age: Duration = timedelta(hours=24)
+    """Objects younger than this by the store's clock are kept."""
     max_clock_skew: Duration = timedelta(minutes=5)
+    """How far the clocks of store, server and machine may differ."""
     max_missing: Count = 0
+    """How many live addresses may be missing from the store. List known losses in `--accept-missing FILE` instead."""
     max_probes: Count = 1_000_000
-    full_every: Count = 10  # one in this many marks is full, and reports what the others missed
-    single_deployment: bool = False
-
-    # The key signs lakegc's records in a namespace; retired keys verify older signatures. No key leaves the driver.
-    signing_key: Secret | None = None
-    retired_signing_keys: SecretTexts = ()
-
-    # Brakes (invariant 9): a mark that exceeds one is approved only if the approval names it. Shares are from 0 to 1.
-    brake_share: Share = 0.3
-    brake_first_share: Share = 0.5
-    brake_gib: Amount = 102_400.0
-    brake_count: Count = 50_000_000
-    brake_jump: Amount = 3.0
-    brake_jump_least: Count = 1_000
-    brake_live: Share = 0.5
-    brake_listing: Share = 0.5
-    brake_age: Duration = timedelta(days=7)
-    verification_age: Duration = timedelta(minutes=30)
-    head_check_interval_s: HeadCheck = 3
-
-    # The destination for backups of marks: a bucket, container or folder as a URI, or a folder's path. If it is set,
-    # only objects with a backup there are swept.
-    backup_to: Destination | None = None
-
-    # Approval by a written policy: the largest share of all objects and of all bytes, the minimum age of each expired
-    # object, and how long before its approval a mark is announced.
-    auto_approve: bool = False
-    auto_approve_max_share: Share = 0.01
-    auto_approve_min_age: Duration = timedelta(days=30)
-    auto_approve_wait: Wait = timedelta(hours=24)
-
-    # Whether every sweep quarantines objects instead of deleting them.
-    sweep_quarantine: bool = False
-
-    # The store's price for a GB (2^30 bytes) per month, in any currency: a review then shows costs, too.
-    price_per_gb_month: Amount | None = None
-
-    # Other repositories that have no addresses in this repository's namespace, so they aren't checked (invariant 5);
-    # and whether a mark stops if any other repository can't be read.
+    """Maximum number of path probes, including other repositories' branches. If it is reached, remaining objects are
+    kept."""
+    full_every: Count = 10
+    """Every Nth mark is full, and reports what the others missed; 1: every mark."""
     trusted_repositories: Patterns = ()
+    """Patterns of other repositories that reference nothing in this one and aren't read. For all others, each mark and
+    re-verification reads the ranges of their heads."""
     require_other_repositories: bool = False
-
-    # Scheduled marks: repositories by shell patterns of their ids, and a cron schedule in UTC.
-    repositories_include: Patterns = ("*",)
-    repositories_exclude: Patterns = ()
-    mark_cron: Cron = DEFAULT_MARK_CRON
-    mark_scope: Scope = Scope.UNIFIED
-
-    # Holds in addition to those in the namespaces, each with the fields of an entry of `holds.yaml`. Unlike other
-    # settings, those of all sources apply together.
+    """Whether a mark stops if another repository can't be read, instead of letting the approval release it by name."""
+    single_deployment: bool = False
+    """Allows a store without conditional writes: declares that no other lakegc works on it."""
+    price_per_gb_month: Amount | None = None
+    """Monthly price of 2^30 bytes in the store, in any currency. Reviews then show costs."""
     holds: tuple[dict[str, Any], ...] = ()
+    """[Holds](how-it-decides.md#holds) in addition to those of the namespace: a list of tables, as a variable in JSON.
+    Those of all sources add up."""
 
-    # Automation: when a mark that waits for approval is reported, and when marks and sweeps count as overdue. Without
-    # `mark_max_age`, a mark is overdue when two times of `mark_cron` have passed without one.
+    # Brakes
+
+    brake_share: Share = 0.3
+    """*share*: the fraction of all objects, or of all bytes, that will be deleted."""
+    brake_first_share: Share = 0.5
+    """*share*: the same, for a repository's first mark."""
+    brake_gib: Amount = 102_400.0
+    """*bytes*: GiB that will be deleted (102,400 are 100 TiB)."""
+    brake_count: Count = 50_000_000
+    """*count*: objects that will be deleted."""
+    brake_jump: Amount = 3.0
+    """*jump*: expired objects, as a multiple of the previous mark's."""
+    brake_jump_least: Count = 1_000
+    """*jump*: the least number of expired objects for which this brake trips."""
+    brake_live: Share = 0.5
+    """*live*: the least number of live addresses, as a fraction of the previous mark's."""
+    brake_listing: Share = 0.5
+    """*listing*: the least number of listed objects, as a fraction of those that the previous mark would leave."""
+    brake_age: Duration = timedelta(days=7)
+    """*age*: a mark's age when it is swept, and thus the longest validity of an approval."""
+
+    # Sweeps and backups
+
+    verification_age: Duration = timedelta(minutes=30)
+    """Maximum age of the re-verification when a key is deleted."""
+    head_check_interval_s: HeadCheck = 3
+    """Seconds between two listings of branch heads while a sweep deletes, at most 60. Deletes stop when a listing is
+    10 s overdue."""
+    backup_to: Destination | None = None
+    """Destination of backups. If it is set, only objects in a [backup](backup.md) there are swept."""
+    sweep_quarantine: bool = False
+    """Whether all sweeps [quarantine](operations.md#quarantine) objects instead of deleting them, as with
+    `--quarantine`."""
+
+    # Approval by a policy
+
+    auto_approve: bool = False
+    """Whether the sensor `auto_approvals` approves marks of the repository."""
+    auto_approve_max_share: Share = 0.01
+    """The largest fraction of all objects, and of all bytes, that may be expired."""
+    auto_approve_min_age: Duration = timedelta(days=30)
+    """Every expired object is older than this by the store's clock."""
+    auto_approve_wait: Wait = timedelta(hours=24)
+    """How long before it is given an approval is announced, at most 365d; 0: nothing is approved."""
+
+    # Schedules
+
+    repositories_include: Patterns = ("*",)
+    """Shell patterns of the repositories that the schedule and the sensor mark, such as `lake-*,archive`."""
+    repositories_exclude: Patterns = ()
+    """Shell patterns of those that they don't mark."""
+    mark_cron: Cron = DEFAULT_MARK_CRON
+    """When the schedule marks a repository: a cron expression with five fields, in UTC."""
+    mark_scope: Scope = Scope.UNIFIED
+    """The scope of marks, unless an option overrides it: `unified`, `committed` or `uncommitted`."""
     approval_reminder: Duration = timedelta(days=2)
+    """How long a mark waits for approval before the sensor `waiting_marks` reports it."""
     mark_max_age: Duration | None = None
+    """Age of a repository's newest mark beyond which the check `marks_are_recent` warns. Default: when two times of
+    `mark_cron` have passed without a mark."""
     sweep_max_age: Duration = timedelta(days=30)
-
-    # How long after its end a mark is retired, and how long after its sweep a quarantine is purged, by the schedule;
-    # never without these settings.
+    """Age of its newest sweep beyond which the check `sweeps_are_recent` warns, if there are expired objects."""
     retire_after: Days | None = None
+    """Time since a mark, its approval, sweep or purge ended, after which the schedule
+    [retires](operations.md#retirement) it, at least 1d. Default: never."""
     purge_after: Days | None = None
-
-    # Who is responsible for a repository, as shown to people and passed to those who are notified.
+    """Time since its sweep ended after which the schedule purges a [quarantine](operations.md#quarantine), at least
+    1d. Default: never."""
     owners: Patterns = ()
+    """Who is responsible for a repository, for people who see it in a list or [are notified](#notifications). Those
+    for all repositories own the assets in Dagster."""
 
-    # Notifications: the webhook's address is a secret, because anyone who knows it can post there; events by shell
-    # patterns of their names. Metrics for Prometheus, and the format of lines on stderr.
+    # Notifications
+
     webhook_url: Webhook | None = None
+    """The address that events are posted to. It is a secret, because anyone who knows it can post there."""
     webhook_secret: Secret | None = None
+    """The shared secret that signs them."""
     webhook_format: Literal["json", "slack"] = "json"
+    """Their form: `json` or `slack`."""
     notify: Events = ("*",)
+    """Shell patterns of the events that are posted, such as `run_failed,brakes_*`. An empty list in the fleet file:
+    none."""
     metrics_file: MetricsFile | None = None
+    """The file of metrics for Prometheus' node exporter: an absolute path that ends with `.prom`."""
     metrics_push_url: Address | None = None
+    """The address of a Prometheus push gateway."""
     log_format: Literal["text", "json"] = "text"
+    """Lines on stderr: `text`, or `json`."""
 
-    # Spark. The configuration may contain credentials for stores, so it is never shown. The number of tasks depends on
-    # Spark's cores, unless it is set here.
+    # Signing
+
+    signing_key: Secret | None = None
+    """The key that [signs lakegc's records](operations.md#signed-records): 64 or more hexadecimal digits."""
+    retired_signing_keys: SecretTexts = ()
+    """Further keys, used only to verify, separated by commas."""
+
+    # Spark
+
     spark_master: Name = "local[*]"
-    parallelism: Tasks | None = None
-    shuffle_partitions: Tasks | None = None
+    """Any Spark master; see [clusters](clusters.md)."""
     spark_conf: dict[str, str] = Field(default_factory=dict, repr=False)
+    """Any Spark settings, as a JSON object of strings. It isn't shown, because it may contain credentials."""
+
+    # Requests and tasks
+
+    parallelism: Tasks | None = None
+    """Expected number of concurrent Spark tasks. Listings and tables are split into a few times as many. Set it with
+    dynamic allocation, because Spark counts only the initial executors. Default: the cores that Spark sees."""
+    shuffle_partitions: Tasks | None = None
+    """Number of partitions for comparing and counting addresses. Default: twice `parallelism`; otherwise twice the
+    cores on one machine, and at least 200 on a cluster, where Spark coalesces small ones."""
+    listing_requests: Requests = 8
+    """Listing pages that one task requests concurrently."""
+    reading_requests: Requests = 16
+    """Tables that one task prefetches while it decodes; of large tables, fewer (32 MiB, but at least 4)."""
+    probe_requests: Requests = 8
+    """Path probes that one task sends to lakeFS concurrently."""
+    retry_total_s: RetrySeconds = 60
+    """How long a request to lakeFS or the store is retried, in seconds after its first transient failure (busy,
+    unreachable), with exponential backoff and jitter; 0: no retries."""
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
 

@@ -154,27 +154,6 @@ def test_lines_and_paragraphs_are_short(page: Path) -> None:
     assert [paragraph for paragraph in paragraphs(page) if len(paragraph) > LONGEST_PARAGRAPH] == []
 
 
-def test_the_settings_page_lists_exactly_the_existing_settings() -> None:
-    rows = re.findall(r"^\| (`[^|]*)\|", text(ROOT / "docs" / "settings.md"), re.MULTILINE)
-    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
-
-    assert named == set(Settings.model_fields)
-
-
-def test_documented_defaults_of_settings_are_the_effective_ones() -> None:
-    """Defaults that aren't in the code, such as a provider's, are described in words."""
-    documented: dict[str, str] = {}
-    for table in re.findall(r"(?:^\|.*\n)+", text(ROOT / "docs" / "settings.md"), re.MULTILINE):
-        header, _, *rows = ([cell.strip() for cell in line.strip("|").split(" | ")] for line in table.splitlines())
-        for row in rows if "default" in header else ():
-            names, default = re.findall(r"`(\w+)`", row[0]), row[header.index("default")].partition(" (")[0]
-            documented |= zip(names, default.replace("`", "").split(", "), strict=False)
-    in_code = [name for name, field in Settings.model_fields.items() if field.default not in (None, ())]
-    in_code = [name for name in in_code if name not in ("servers", "spark_conf")]
-
-    assert Settings(**{name: documented[name].replace(",", "") for name in in_code}) == Settings()
-
-
 @a_page
 def test_environment_variables_named_on_a_page_belong_to_existing_settings(page: Path) -> None:
     variables = set(re.findall(r"LAKEGC_([A-Z0-9_]*[A-Z0-9])\b", text(page)))
