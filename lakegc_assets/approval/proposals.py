@@ -96,7 +96,10 @@ def propose(target: Target, name: str, *, now: datetime) -> Proposal:
         return Proposal(target, mark.record, mark.record.digest or "", mark=mark)
     foreign = reference_mark(place, name, own_ids=own_mark_ids(place))
     if foreign is None:
-        raise WrongUsage(f"there is no mark {name} of {target.repository.id}. 'lakegc status' lists the marks.")
+        raise WrongUsage(
+            f"there is no mark {name} of {target.repository.id}. 'lakegc status {target.repository.id}' lists the "
+            "marks."
+        )
     refuse_unusable_foreign_mark(target, foreign)
     files = foreign_files(target, foreign)
     return Proposal(target, record_of_foreign_mark(target, foreign, files.addresses), files.digest, foreign=foreign)

@@ -160,7 +160,9 @@ def refuse_backup_early(
 
 
 def no_mark_error(target: Target, name: str) -> WrongUsage:
-    return WrongUsage(f"there is no mark {name} of {target.repository.id}. 'lakegc status' lists the marks.")
+    return WrongUsage(
+        f"there is no mark {name} of {target.repository.id}. 'lakegc status {target.repository.id}' lists the marks."
+    )
 
 
 def marked_set(target: Target, name: str) -> MarkedSet:

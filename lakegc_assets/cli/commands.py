@@ -294,7 +294,10 @@ def sweep(
 def backup(
     repository: RepositoryArgument,
     mark_id: Annotated[
-        str, typer.Argument(metavar="MARK", help="a mark's id, or LAYOUT/ID for a mark of the reference collector")
+        str,
+        typer.Argument(
+            metavar="MARK", help="a mark's id, 'latest', or LAYOUT/ID for a mark of the reference collector"
+        ),
     ],
     to: Annotated[
         str,
@@ -312,15 +315,16 @@ def backup(
 
     check_java()
     limits = CopyLimits(at_once, backups.parse_bandwidth(bandwidth))
-    with progress(repository, mark_id):
-        result = backups.backup(repository, mark_id, to, limits)
+    name = resolve_partition(repository, mark_id).mark_id if mark_id == "latest" else mark_id
+    with progress(repository, name):
+        result = backups.backup(repository, name, to, limits)
     backups.show_backup(result, as_json=output is Format.JSON)
 
 
 @app.command()
 def restore(
     repository: RepositoryArgument,
-    mark_id: Annotated[str, typer.Argument(metavar="MARK", help="id of the mark that was backed up")],
+    mark_id: Annotated[str, typer.Argument(metavar="MARK", help="the id of a mark that was backed up, or 'latest'")],
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="destination that the backup was written to")],
     prefix: Annotated[
         str, typer.Option(help="restore only objects with addresses that start with this, e.g. data/")
@@ -349,8 +353,8 @@ def restore(
     selection = Selection(prefix, None if keys is None else tuple(read_lines(keys)))
     drill_options = backups.DrillOptions(drill, seed, scratch) if drill else None
     limits = CopyLimits(at_once, backups.parse_bandwidth(bandwidth))
-    partition = Partition.of(repository, mark_id)
-    with progress(repository, mark_id):
+    partition = resolve_partition(repository, mark_id)
+    with progress(repository, partition.mark_id):
         result = backups.restore(partition, source, selection, limits, drill_options)
     backups.show_restored(partition, result, source, as_json=output is Format.JSON)
 

@@ -156,7 +156,9 @@ def show_review(review: Review) -> None:
     if review.totals.whole.objects:
         print_command("List every object", command("review", record.repository, record.mark_id, "--list"))
         if next_name := NEXT_COMMANDS.get(record.state):
-            print_command("Next", command(next_name, record.repository, record.mark_id))
+            tripped = [brake.name for brake in review.brakes if brake.tripped and next_name == "approve"]
+            releases = [part for name in tripped for part in ("--release", name, "--because", "WHY")]
+            print_command("Next", command(next_name, record.repository, record.mark_id, *releases))
     else:
         mark_command = command("mark", record.repository)
         print_command("There is nothing to approve. To mark again after further changes", mark_command)

@@ -167,7 +167,7 @@ def show_result(result: Result) -> None:
     found, rows = result.what_if, result.what_if.totals.to_pylist()
     print_sentence(
         f"{result.repository} as of mark {result.mark_id} ({result.now} UTC by the server's clock): "
-        f"{plural(found.stored_objects, 'object')}, {size(found.stored_bytes)}. Nothing was changed."
+        f"{plural(found.stored_objects, 'object')}, {size(found.stored_bytes)}. Nothing is changed by this comparison."
     )
     today = result.variants[0].rules
     if change := rules_change_in_words(result.recorded_rules, today):

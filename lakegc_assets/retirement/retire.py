@@ -153,7 +153,8 @@ def _plan(target: Target, known: list[KnownMark], older_than: timedelta, only: C
     states = {one.facts.mark_id: "" if one.mark is None else one.mark.record.state.value for one in known}
     if missing := sorted(set(only) - states.keys()):
         raise WrongUsage(
-            f"there is no mark {', '.join(missing)} of {target.repository.id}. 'lakegc status' lists the marks."
+            f"there is no mark {', '.join(missing)} of {target.repository.id}. 'lakegc status {target.repository.id}' "
+            "lists the marks."
         )
     now = target.place.store().now()
     decisions = retirements([one.facts for one in known], identity_of(target), older_than, now=now)

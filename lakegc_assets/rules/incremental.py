@@ -104,7 +104,7 @@ def _basis_of(record: MarkRecord, earlier: Iterable[MarkRecord], *, since: str, 
     if since and since not in {mark.mark_id for mark in finished}:
         raise NotFound(
             f"there is no finished mark {since} of {record.repository} to base an incremental mark on. "
-            "'lakegc status' lists the marks."
+            f"'lakegc status {record.repository}' lists the marks."
         )
     if full:
         return {**FULL_MARK, "why": "requested"}

@@ -133,7 +133,7 @@ def open_swept(marks: MarksResource, partition_key: str, options: SweepOptions, 
     if mark.record.state not in (MarkState.SWEPT, *BEGUN_STATES):
         raise WrongUsage(
             f"mark {mark.record.mark_id} of {mark.record.repository} is {mark.record.state}: it has no objects in "
-            "quarantine. 'lakegc status' lists the marks."
+            f"quarantine. 'lakegc status {mark.record.repository}' lists the marks."
         )
     if foreign is None:
         verify_recorded_files(target, mark.record)
@@ -219,7 +219,7 @@ def refuse_changed_meanwhile(record: MarkRecord, verified: MarkRecord) -> None:
     if record.state not in (MarkState.APPROVED, *BEGUN_STATES):
         raise Refused(
             f"mark {record.mark_id} of {record.repository} is no longer approved: it is {record.state} now. "
-            "'lakegc status' lists the marks.",
+            f"'lakegc status {record.repository}' lists the marks.",
             invariant=7,
         )
     refuse_earlier_format(record, "swept")

@@ -177,7 +177,9 @@ class Mark:
         try:
             data, version = place.records().read_with_version(key)
         except NotFound as error:
-            raise NotFound(f"there is no mark {mark_id} in {store.where}. 'lakegc status' lists the marks.") from error
+            raise NotFound(
+                f"there is no mark {mark_id} in {store.where}. 'lakegc status REPO' lists the marks."
+            ) from error
         return cls(place, _record_of(place, mark_id, data, key), version, root)
 
     def check_unfinished(self) -> None:

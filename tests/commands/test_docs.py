@@ -251,3 +251,9 @@ def test_modules_named_on_a_page_exist_and_only_two_pages_name_modules(page: Pat
 
     assert [path for path in [*paths, *modules] if not (ROOT / path).exists()] == []
     assert page.name in OF_MODULES or [*paths, *modules] == []
+
+
+@a_page
+def test_no_page_has_the_marks_of_an_unresolved_merge(page: Path) -> None:
+    marks = ("<<<<<<< ", "=======", ">>>>>>> ")
+    assert [line for line in text(page).splitlines() if line.startswith(marks)] == []

@@ -313,7 +313,9 @@ def test_a_missing_repository_or_mark_is_an_error(hostile: Marked, pond: str, la
     settings = hostile.settings
 
     lakegc(settings, "review", "nowhere", "m1").stopped(1, "nowhere")
-    lakegc(settings, "review", "hostile", "m7").stopped(1, "there is no mark m7 in", "'lakegc status' lists the marks")
+    lakegc(settings, "review", "hostile", "m7").stopped(
+        1, "there is no mark m7 in", "'lakegc status REPO' lists the marks"
+    )
     lakegc(settings, "review", "hostile", "../m1").stopped(2, "'../m1' can't be a mark id")
     lakegc(settings, "review", pond).stopped(1, "pond has no finished mark. To make one: ", "mark pond")
 

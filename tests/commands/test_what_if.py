@@ -64,7 +64,7 @@ def test_the_table_names_each_variant_and_changes_nothing(lakegc: Lakegc, hostil
     output = ask(lakegc, hostile, "--rules", rules, "--hold", "prefix=data/s/", "--min-age", "0d").out
 
     for words in (
-        "hostile as of mark m1", "Nothing was changed", "today: default 30 days", "default 100 days; minimum age 0",
+        "hostile as of mark m1", "Nothing is changed", "today: default 30 days", "default 100 days; minimum age 0",
         "holding stored objects data/s/…", "(in no commit)", "main", "lakegc rules hostile --set FILE",
     ):  # fmt: skip
         assert words in output
