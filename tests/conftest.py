@@ -22,6 +22,7 @@ LONGEST_FIRST = (
     "recordings/test_recordings.py", "commands/test_fresh_process.py", "sweep/test_failures.py",
     "sweep/test_races.py", "property/test_incremental_marks.py", "formats/test_format_1.py",
     "sweep/test_faults.py", "stores/test_parallel_listing.py", "property/test_retention.py",
+    "commands/test_documented_commands.py",
     "cluster/test_standalone.py", "sweep/test_recorded_foreign_marks.py", "recordings/test_holds.py",
     "commands/test_demo_in_stores.py", "stores/test_keys.py", "recordings/test_rebuilt_repositories.py",
     "outage/test_outages.py", "property/test_marks_with_holds.py", "fault/test_damaged.py",

@@ -18,12 +18,10 @@ import typer.main
 import lakegc_assets.mark
 import lakegc_assets.sweep
 from lakegc_assets.cli import commands as cli
+from spark_resources.mark_store.hold_file import parse_holds
 from spark_resources.settings import Settings
-from tests.support.documented_commands import shown_commands, usage_error
+from tests.support.documented_commands import PAGES, README, ROOT, shown_commands, usage_error
 
-ROOT = Path(__file__).parents[2]
-README = ROOT / "README.md"
-PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 OF_MODULES = {"architecture.md", "contributing.md"}
 OF_PACKAGES = ("lakegc_assets", "spark_resources")
 NAMES = [page.name for page in PAGES]
@@ -152,6 +150,17 @@ def test_lines_and_paragraphs_are_short(page: Path) -> None:
 
     assert [line for line in lines if len(line) > LONGEST_LINE] == []
     assert [paragraph for paragraph in paragraphs(page) if len(paragraph) > LONGEST_PARAGRAPH] == []
+
+
+def test_fleet_files_and_holds_on_the_pages_are_valid(tmp_path: Path) -> None:
+    fleet_files = re.findall(r"^```toml\n(.*?)^```$", text(ROOT / "docs" / "settings.md"), re.MULTILINE | re.DOTALL)
+    [holds] = re.findall(r"^```yaml\n(.*?)^```$", text(ROOT / "docs" / "how-it-decides.md"), re.MULTILINE | re.DOTALL)
+    for content in fleet_files:
+        (tmp_path / "lakegc.toml").write_text(content, encoding="utf-8")
+        assert Settings.fleet_file({}, tmp_path)
+
+    assert len(fleet_files) == 2
+    assert len(parse_holds(holds.encode(), "the page")) == 5
 
 
 @a_page
