@@ -196,11 +196,13 @@ class SweepRun:
 @dataclass(frozen=True, slots=True)
 class Verified:
     """The results of a re-verification: the ids of retained commits, and of ranges whose addresses are kept. `run`
-    is the re-verification itself, including the data that it read from other repositories."""
+    is the re-verification itself, including the data that it read from other repositories. `started_s` is a time before
+    its first read, by this machine's monotonic clock."""
 
     commits: frozenset[str]
     ranges: pa.Array
     run: MarkRun | None = None
+    started_s: float = float("inf")
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,8 @@ class HeadWatch:
     failed, "" if it succeeded; `fault` is an unexpected error that ended the watch. `moved` is set once the repository
     has changed in a way that the re-verification doesn't cover, so objects may be left for the next one.
     `newly_retained` finds newly retained commits, `others` new heads and tables of other repositories; both are None
-    for a sweep without a re-verification.
+    for a sweep without a re-verification. `expires_s` is when the re-verification expires, by this machine's monotonic
+    clock: no permit is granted from then on, even if the store's clock was set back.
     """
 
     repository: str
@@ -73,6 +74,7 @@ class HeadWatch:
     log_message: LogMessage
     newly_retained: NewlyRetained | None = None
     others: OtherHeads | None = None
+    expires_s: float = float("inf")
     failure: str = ""
     fault: Exception | None = None
     moved: bool = False
@@ -99,6 +101,7 @@ class HeadWatch:
             run.log_message,
             None if inner is None else NewlyRetained.of(inner, verified.commits),
             None if inner is None else OtherHeads.of(inner),
+            verified.started_s + run.limits.verification_age.total_seconds(),
         )
 
     @contextmanager
@@ -144,6 +147,9 @@ class HeadWatch:
         of its new commits aren't kept yet, or if the heads of other repositories could not be listed in time.
         """
         if self.permit.is_stopped:
+            return
+        if boottime_s() >= self.expires_s:
+            self.permit.stop("the last re-verification of these objects is too old")
             return
         started_at = self.place.store().now()
         with self._stopping_if_too_much(), self._lock:

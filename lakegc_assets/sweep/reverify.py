@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,7 +22,7 @@ from lakegc_assets.mark import (
     keep_lookups,
     uncommitted_addresses,
 )
-from lakegc_assets.mark.context import MarkRun, ReleasedRepositories, StepNotes, step
+from lakegc_assets.mark.context import Clocks, MarkRun, ReleasedRepositories, StepNotes, read_clocks, step
 from lakegc_assets.mark.keep_facts import OBJECTS, UndecidedObjects, attributions_of, facts_for_addresses, inputs_of
 from lakegc_assets.mark.mark_chain import MarkChain
 from lakegc_assets.mark.reading_order import read_references
@@ -34,6 +34,7 @@ from lakegc_assets.sweep.head_watch import verified_ranges_and_commits
 from spark_resources.errors import Refused
 from spark_resources.mark_store.approval import read_approval
 from spark_resources.mark_store.holds import Holds, read_holds
+from spark_resources.mark_store.lease import boottime_s
 from spark_resources.mark_store.mark import Mark
 from spark_resources.mark_store.record import FULL_MARK, RECORD_FORMAT, MarkRecord
 from spark_resources.model import ADDRESSES, PENDING, RANGE_ADDRESSES, MarkState
@@ -64,10 +65,16 @@ def reverify(run: SweepRun, candidates: Grouped) -> Reverification:
 
 
 def reverify_once(run: SweepRun, candidates: Grouped, number: int) -> Reverification:
-    """One re-verification. Everything is read after `started_at`, in the order of a mark."""
+    """One re-verification. Everything is read after `started_at`, in the order of a mark.
+
+    Raises `Refused` if the clocks differ too much: a server whose clock is ahead would retain fewer commits than the
+    rules do (invariant 6).
+    """
     run.lease.check()
-    started_at = run.store.now()
-    inner = begin_reverification(run, number, started_at)
+    started_s = boottime_s()
+    clocks = read_clocks(run.store, run.lakefs, run.target.repository.server, lambda: datetime.now(UTC))
+    clocks.check(run.limits.marking.clock_skew, run.partition.repository)
+    inner = begin_reverification(run, number, clocks)
     read_references(inner)
     with step(inner, expired_set.ASSET) as notes, errors_from_executors():
         rescued = write_rescued(inner, notes, candidates)
@@ -78,11 +85,15 @@ def reverify_once(run: SweepRun, candidates: Grouped, number: int) -> Reverifica
         else "re-verified: all objects are still garbage"
     )
     return Reverification(
-        number, started_at, rescued, verified_ranges_and_commits(inner), unread_repositories_in(inner.mark.record)
+        number,
+        clocks.store,
+        rescued,
+        replace(verified_ranges_and_commits(inner), started_s=started_s),
+        unread_repositories_in(inner.mark.record),
     )
 
 
-def begin_reverification(run: SweepRun, number: int, started_at: datetime) -> MarkRun:
+def begin_reverification(run: SweepRun, number: int, clocks: Clocks) -> MarkRun:
     """Begin a re-verification: a run like that of a mark, with today's rules and holds and the approved mark's
     listing."""
     approved, holds = run.mark.record, read_holds(run.place, run.target.configured_holds)
@@ -92,10 +103,11 @@ def begin_reverification(run: SweepRun, number: int, started_at: datetime) -> Ma
     record = replace(
         approved,
         state=MarkState.MARKING,
-        start=started_at,
-        cutoff=started_at,
+        start=clocks.store,
+        cutoff=clocks.store,
         min_age=timedelta(0),
-        server_now=run.lakefs.server_time(run.target.repository.server),
+        server_now=clocks.server,
+        clocks=clocks.facts(),
         rules=run.lakefs.rules(run.partition.repository),
         holds=holds.record_fields(),
         steps={"namespace_slices": replace(approved.step("namespace_slices"), datasets={})},

@@ -275,6 +275,7 @@ def store_clock(store: Store, clock: Callable[[], float]) -> Callable[[], dateti
     """The store's clock, advanced by this machine's clock for up to REREAD_INTERVAL_S between two reads.
 
     It is never behind, unless the machine's clock stopped between two reads, as it may while a machine is suspended.
+    If the store's clock is set back, this one isn't: what has expired stays expired.
     """
 
     def read() -> tuple[float, datetime]:
@@ -284,9 +285,12 @@ def store_clock(store: Store, clock: Callable[[], float]) -> Callable[[], dateti
 
     def now() -> datetime:
         with lock:
-            if clock() - last[0][0] > REREAD_INTERVAL_S:
-                last[0] = read()
             read_at, store_time = last[0]
+            if clock() - read_at > REREAD_INTERVAL_S:
+                reread_at, reread_time = read()
+                store_time = max(reread_time, store_time + timedelta(seconds=reread_at - read_at))
+                read_at = reread_at
+                last[0] = read_at, store_time
             return store_time + timedelta(seconds=clock() - read_at)
 
     return now
