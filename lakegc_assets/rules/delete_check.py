@@ -12,6 +12,7 @@ from functools import reduce
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakegc_assets.rules.garbage import is_without_time
 from spark_resources.model import RECEIPTS, DeleteCheck
 
 _NOW = ("size", "modified", "checksum")
@@ -64,11 +65,12 @@ def differences(marked: pa.Table, now: pa.Table, *, cutoff: datetime | None) -> 
 
     A value that is unknown on either side doesn't count as a difference. Times are compared to the second, because
     stores report them with varying precision. If a marked row has no time, an object younger than `cutoff` (by
-    the store's clock) counts as different, unless `cutoff` is None.
+    the store's clock), or without a time now, counts as different, unless `cutoff` is None.
     """
     modified = (pc.floor_temporal(table["modified"], unit="second") for table in (marked, now))
     limit = pa.scalar(cutoff, RECEIPTS.field("at").type)
-    young = pc.and_(pc.is_null(marked["modified"]), pc.greater(now["modified"], limit))
+    may_be_young = pc.or_(pc.greater(now["modified"], limit), is_without_time(now["modified"]))
+    young = pc.and_(pc.is_null(marked["modified"]), may_be_young)
     return {
         "size": _differ(marked["size"], now["size"]),
         "checksum": _differ(marked["checksum"], now["checksum"]),

@@ -8,7 +8,7 @@ of the rule instead of the listing, so that no kind of listing can omit it (inva
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import reduce
 from typing import TYPE_CHECKING, TypeAlias
@@ -46,6 +46,10 @@ class Status(StrEnum):
     """Live, but missing from the listing that should include it (invariant 3)."""
 
 
+_TIME = STORED_OBJECTS.field("modified").type
+EARLIEST_TIME = datetime(1980, 1, 2, tzinfo=UTC)
+"""Before this, a modification time is none: no store is that old, and Unix, Go and DOS write their zero as 1970, 1 or
+1980."""
 _LISTED = ("size", "modified", "checksum", "slice")
 REFERENCE_STATUS = pa.schema(
     [
@@ -81,7 +85,9 @@ def reference_status(
     is_committed, is_uncommitted = (
         pc.is_in(addresses, value_set=references) for references in (committed, uncommitted)
     )
-    is_young = pc.greater(stored["modified"], pa.scalar(cutoff - grain, STORED_OBJECTS.field("modified").type))
+    is_young = pc.or_(
+        pc.greater(stored["modified"], pa.scalar(cutoff - grain, _TIME)), is_without_time(stored["modified"])
+    )
     is_unreferenced = _none_of(is_committed, is_uncommitted, is_young)
     has_dot_segment = pc.and_(is_unreferenced, have_dot_segments(addresses))
     status = pc.if_else(has_dot_segment, Status.DOT_SEGMENT.value, Status.UNREFERENCED.value)
@@ -134,6 +140,11 @@ def incremental_reference_status(
     counted_again, stored = addresses.filter(pc.and_(was_committed, looked_up)), youngest_listing(rows[STORED])
     sizes = stored["size"].filter(pc.is_in(stored["address"], value_set=counted_again))
     return statuses, counts | {"again": len(counted_again), "again_bytes": _sum(sizes)}
+
+
+def is_without_time(modified: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Whether these modification times are zero values. Such an object may be young, so it is kept."""
+    return pc.less(modified, pa.scalar(EARLIEST_TIME, _TIME))
 
 
 def addresses_now(rows: Mapping[str, pa.Table]) -> pa.Array:

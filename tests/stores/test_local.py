@@ -4,6 +4,7 @@ was set."""
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import multiprocessing
 import os
@@ -19,6 +20,7 @@ from spark_resources.errors import Forbidden, LakegcError, NotFound, Refused, Un
 from spark_resources.model import Namespace
 from spark_resources.stores import Store, StoreSettings, open_store
 from spark_resources.stores.base import Changed, Deletion
+from spark_resources.stores.local import files
 from tests.support.store_providers import all_keys
 
 
@@ -362,3 +364,20 @@ def test_conditional_replaces_are_atomic_across_processes(store: Store, root: Pa
     assert [process.exitcode for process in processes] == [0, 0, 0]
     assert store.read("counter") == b"60"
     assert [path.name for path in (root / ".lakegc-tmp").iterdir()] == ["lock"]
+
+
+def test_a_lock_that_another_process_does_not_release_is_an_error_that_names_it(
+    store: Store, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that hangs while it holds the lock, for example on a network file system, must not stop all others
+    without a word."""
+    store.write("data/x", b"old")
+    monkeypatch.setattr(files, "LOCK_WAIT_S", 0.05)
+    with (root / ".lakegc-tmp" / "lock").open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+
+        with pytest.raises(Unavailable, match=r"has held the lock \.lakegc-tmp/lock for .* end it if it hangs"):
+            store.write("data/x", b"new")
+        assert store.delete_many(["data/x"])[0].deletion is Deletion.FAILED
+    assert store.read("data/x") == b"old"
+    store.write("data/x", b"new")

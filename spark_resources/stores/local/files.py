@@ -7,6 +7,7 @@ file (before the move) or an empty folder (after creating it, or after deleting 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import itertools
 import os
@@ -15,17 +16,28 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from spark_resources.stores.local.listing import HIDDEN, open_chain, open_folder, open_path, refuse_symlink
+from spark_resources.stores.polling import poll
 
 _READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _serial = itertools.count()
+LOCK_WAIT_S = 60.0  # another process holds the lock only while it moves or removes one file
 
 
 class NotAnObject(OSError):
     """Raised if no object can be written or deleted at a key, e.g. because a folder has its name."""
+
+
+def modified_at(status: os.stat_result) -> datetime:
+    """The modification time of a file. One that no datetime can hold becomes the latest that can: the file is young."""
+    try:
+        return datetime.fromtimestamp(status.st_mtime_ns / 1e9, UTC)
+    except (ValueError, OverflowError, OSError):
+        return datetime.max.replace(tzinfo=UTC)
 
 
 def split_key(key: str) -> tuple[list[bytes], bytes]:
@@ -72,10 +84,17 @@ class Changes:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
+        """Hold the folder's lock. Raises `TimeoutError` if another process doesn't release it."""
         refuse_symlink(b"lock", self.hidden)
         descriptor = os.open(b"lock", _LOCK_FLAGS, 0o666, dir_fd=self.hidden)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            locked = poll(lambda: _try_lock(descriptor), timeout_s=LOCK_WAIT_S, first_wait_s=0.001, longest_wait_s=0.05)
+            if locked is None:
+                raise TimeoutError(
+                    errno.ETIMEDOUT,
+                    f"another process has held the lock {HIDDEN.decode()}/lock for {LOCK_WAIT_S:g} s. Find it with "
+                    "lsof, end it if it hangs, and run the same command again",
+                )
             yield
         finally:
             os.close(descriptor)  # this also releases the lock
@@ -160,6 +179,15 @@ class Changes:
         with suppress(FileNotFoundError):
             if not stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
                 raise NotAnObject("a folder or a special file has that name")
+
+
+def _try_lock(descriptor: int) -> bool | None:
+    """True if the lock was taken; None if another process or thread holds it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return None
+    return True
 
 
 def _remove_empty(chain: Sequence[int], folders: Sequence[bytes]) -> None:

@@ -26,6 +26,7 @@ from spark_resources.stores.base import (
 from spark_resources.stores.local.client import CAPABILITIES, Folder
 from spark_resources.stores.local.copy import copy_object
 from spark_resources.stores.local.delete import delete_keys
+from spark_resources.stores.local.files import modified_at
 from spark_resources.stores.local.listing import walk
 from spark_resources.stores.local.transfer import LocalStreams
 from spark_resources.stores.retry import NO_RETRIES
@@ -137,7 +138,7 @@ class LocalStore:
 
 
 def _to_stored_object(key: str, status: os.stat_result) -> StoredObject:
-    return StoredObject(key, status.st_size, datetime.fromtimestamp(status.st_mtime_ns / 1e9, UTC))
+    return StoredObject(key, status.st_size, modified_at(status))
 
 
 def _tag(data: bytes) -> str:

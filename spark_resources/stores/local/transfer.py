@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from spark_resources.errors import NotFound, WrongUsage
 from spark_resources.stores.base import AlreadyExists, Changed, StoredObject
+from spark_resources.stores.local.files import modified_at
 from spark_resources.stores.transfer import PIECE, ObjectProperties, Streams, WrittenObject, require_size
 
 if TYPE_CHECKING:
@@ -65,5 +65,5 @@ class LocalStreams:
 
 
 def _properties(status: os.stat_result) -> ObjectProperties:
-    modified = datetime.fromtimestamp(status.st_mtime_ns / 1e9, UTC)
-    return ObjectProperties(status.st_size, modified, None, f"{status.st_ino}-{status.st_mtime_ns}-{status.st_size}")
+    tag = f"{status.st_ino}-{status.st_mtime_ns}-{status.st_size}"
+    return ObjectProperties(status.st_size, modified_at(status), None, tag)
