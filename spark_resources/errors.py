@@ -12,6 +12,7 @@
     ├── FinishedWithFailures    exit 4   a sweep, undo, backup or restore ended, but did not fully succeed
     └── Unavailable             exit 1   the server or the store could not be used
         ├── Transient                    a temporary failure: retried by the retry policy, and only there
+        ├── StillUnavailable             a temporary failure that lasted longer than all retries
         ├── Forbidden                    the response: permission denied
         ├── NotFound                     the response: not found
         └── Interrupted                  abandoned, because the repository changed at the same time
@@ -30,6 +31,8 @@ class LakegcError(Exception):
     """The root of the tree. Raised directly only for failures that no other class describes."""
 
     exit_code = 1
+    is_temporary = False
+    """Whether the same request can succeed later although nobody changes anything."""
 
 
 class LakegcWarning(UserWarning):
@@ -101,12 +104,20 @@ class Transient(Unavailable):
     """Raised for a temporary failure: the server or store is busy or unreachable, or its response was lost.
 
     `after_s` is the wait in seconds that the server or store requests. The retry policy handles this error, and raises
-    a plain `Unavailable` when it gives up.
+    `StillUnavailable` when it gives up.
     """
+
+    is_temporary = True
 
     def __init__(self, message: str, *, after_s: float = 0.0) -> None:
         super().__init__(message)
         self.after_s = after_s
+
+
+class StillUnavailable(Unavailable):
+    """Raised if a temporary failure lasted longer than all retries. Outer policies don't retry it."""
+
+    is_temporary = True
 
 
 class Forbidden(Unavailable):
@@ -119,6 +130,8 @@ class NotFound(Unavailable):
 
 class Interrupted(Unavailable):
     """Raised if a result was abandoned because the repository changed at the same time. Trying again can help."""
+
+    is_temporary = True
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

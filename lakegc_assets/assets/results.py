@@ -9,6 +9,7 @@ import dagster as dg
 
 from lakegc_assets.partitions import PARTITIONS
 from spark_resources.errors import LakegcError, NotAPartition, NothingToDo, Refused
+from spark_resources.host.failure_kinds import kind_of, message_of
 from spark_resources.mark_store.lease import LeaseHeld
 
 MaterializeResults = Iterator[dg.MaterializeResult[Any]]
@@ -54,11 +55,16 @@ def leaving_the_mark_to_its_holder(context: dg.AssetExecutionContext) -> Iterato
 
 
 def as_failure(error: LakegcError, metadata: Mapping[str, Any] | None = None) -> dg.Failure:
-    return dg.Failure(description=str(error), metadata={**(metadata or {}), **error_facts(error)}, allow_retries=False)
+    facts = {**(metadata or {}), **error_facts(error)}
+    return dg.Failure(description=message_of(error), metadata=facts, allow_retries=False)
 
 
 def error_facts(error: LakegcError) -> dict[str, Any]:
-    facts: dict[str, Any] = {"exit_code": error.exit_code, "kind": type(error).__name__}
+    facts: dict[str, Any] = {
+        "exit_code": error.exit_code,
+        "kind": type(error).__name__,
+        "failure": kind_of(error).value,
+    }
     if isinstance(error, Refused) and error.invariant is not None:
         facts["invariant"] = error.invariant
     return facts

@@ -21,12 +21,13 @@ from dagster._core.remote_origin import (
     RemoteRepositoryOrigin,
 )
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
+from sqlalchemy.exc import SQLAlchemyError
 from yaml import YAMLError
 
 from lakegc_assets.definitions import backup_job, defs, mark_job, sweep_job
 from lakegc_assets.partitions import COMMAND_LINE_TAG, PARTITIONS, REPOSITORY_TAG
 from lakegc_assets.progress import RunFields, set_run_fields
-from spark_resources.errors import LakegcError, LakegcWarning, NothingToDo, Unavailable, WrongUsage
+from spark_resources.errors import LakegcError, LakegcWarning, NothingToDo, Unavailable, WrongUsage, full_stop
 from spark_resources.host.private_files import open_private, private_folder
 from spark_resources.host.user_folders import data_folder
 from spark_resources.model import Partition
@@ -215,9 +216,22 @@ def run_job(
         if isinstance(failure.__cause__, LakegcError):
             raise failure.__cause__ from failure.__cause__.__cause__
         raise
+    except SQLAlchemyError as error:
+        raise history_error(error) from error
     finally:
-        show_on_overview(instance, run_id)
+        with suppress(SQLAlchemyError):  # the run itself has failed for the same reason, or is already recorded
+            show_on_overview(instance, run_id)
     raise_if_unchanged(result)
+
+
+def history_error(error: SQLAlchemyError) -> Unavailable:
+    """The error for a run that stopped because its events couldn't be written to Dagster's database."""
+    reason = str(error.__cause__ or error).partition("\n")[0]
+    return Unavailable(
+        f"the run stopped because Dagster's history can't be written: {full_stop(reason)} Check its database and the "
+        "space on its disk, or set DAGSTER_HOME to another folder. Marks and receipts are in the namespace: a sweep "
+        "resumes if you run the same command again; instead of an unfinished mark, make a new one."
+    )
 
 
 def show_on_overview(instance: dg.DagsterInstance, run_id: str) -> None:

@@ -20,6 +20,7 @@ from lakegc_assets.cli.escaping import EscapedOutput, is_json, print_error, prin
 from lakegc_assets.cli.invocation import as_invoked, command
 from lakegc_assets.progress import RunFields, set_run_fields
 from spark_resources.errors import LakegcError
+from spark_resources.host.failure_kinds import message_of
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -60,7 +61,7 @@ def run(arguments: list[str] | None = None, *, has_own_process: bool = False) ->
             raise KeyboardInterrupt
         return result if isinstance(result, int) else 0
     except LakegcError as error:
-        return _report_failure(str(error), error.exit_code)
+        return _report_failure(message_of(error), error.exit_code)
     except typer.Exit as stop:
         return stop.exit_code
     except _UsageError as error:
@@ -75,10 +76,7 @@ def run(arguments: list[str] | None = None, *, has_own_process: bool = False) ->
     except BrokenPipeError:
         return 1
     except Exception as error:
-        return _report_failure(
-            f"{type(error).__name__}: {error}\nThis is a bug in lakegc. Run it with --debug, and report the traceback.",
-            1,
-        )
+        return _report_failure(message_of(error), 1)
 
 
 def interrupted_message(name: str, arguments: list[str]) -> str:

@@ -29,6 +29,8 @@ from spark_resources.stores.base import AlreadyExists, Changed, Store
 class LeaseHeld(Refused):
     """Raised if another run holds the lease of a namespace. Nothing was changed."""
 
+    is_temporary = True
+
 
 LEASE_KEY = "_lakefs/retention/gc/lakegc/lease.json"
 LEASE_FORMAT = 1

@@ -10,7 +10,7 @@ import base64
 import json
 import re
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -24,10 +24,13 @@ from spark_resources.errors import (
     NotFound,
     NothingToDo,
     Refused,
+    StillUnavailable,
     Transient,
     Unavailable,
     WrongUsage,
+    full_stop,
 )
+from spark_resources.host.failure_kinds import REMEDIES_BY_TEXT
 from spark_resources.stores.base import AlreadyExists, Changed
 from spark_resources.stores.polling import poll
 
@@ -46,6 +49,7 @@ _KNOWN: dict[str, type[LakegcError]] = {
         DamagedData,
         FinishedWithFailures,
         Unavailable,
+        StillUnavailable,
         Transient,
         Forbidden,
         NotFound,
@@ -162,11 +166,16 @@ def failure_reason(text: str) -> str:
     """The relevant part of a Spark error: the last Python error in it, otherwise the JVM's first message."""
     lines = text.strip().splitlines()
     if python := next((line for line in reversed(lines) if re.match(r"^\w[\w.]*(Error|Exception)\b", line)), ""):
-        return python
+        return _with_hint(python, HINTS | REMEDIES_BY_TEXT)
     java = next((line.removeprefix(": ") for line in lines if line.startswith(": ")), lines[0] if lines else "")
     reason = re.sub(r"^.*Lost task [^:]*: ", "", java)
     reason = re.sub(r"\b[a-z]\w*\.[\w.]*\.(?=[A-Z])", "", reason).partition(" Consider setting")[0].rstrip(".")
-    return reason + next((f". {hint}" for term, hint in HINTS.items() if term in reason), "")
+    return _with_hint(reason, HINTS | REMEDIES_BY_TEXT)
+
+
+def _with_hint(reason: str, hints: Mapping[str, str]) -> str:
+    """A reason with the first of these hints whose words are in it."""
+    return next((f"{full_stop(reason)} {hint}" for words, hint in hints.items() if words in reason), reason)
 
 
 HINTS = {

@@ -3,11 +3,13 @@
 They do not decide whether a delete is retried: that depends on `DeleteResult.transient`, which the store sets.
 """
 
+from spark_resources.stores.retry import TRANSIENT_STATUSES
+
 TRANSIENT_CODES = frozenset(
     {
         "SlowDown", "ServiceUnavailable", "InternalError", "RequestTimeout", "OperationAborted", "Throttling",
         "ThrottlingException", "RequestLimitExceeded", "BandwidthLimitExceeded", "ServerBusy", "OperationTimedOut",
-        "500", "502", "503", "504", "429", "408", "NoAnswer", "NotSent", "unknown",
+        *map(str, TRANSIENT_STATUSES), "ConditionalRequestConflict", "NoAnswer", "NotSent", "unknown",
         "ReadTimeoutError", "ConnectTimeoutError", "ConnectionClosedError", "EndpointConnectionError",
         "ServiceRequestError", "ServiceResponseError", "ServiceRequestTimeoutError", "ServiceResponseTimeoutError",
         "TooManyRequests",

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from spark_resources.errors import NotFound, Transient, Unavailable, plural
+from spark_resources.errors import NotFound, StillUnavailable, Transient, plural
 from spark_resources.stores.base import NOT_SENT, AlreadyExists, Changed, DeleteResult, Deletion
 
 if TYPE_CHECKING:
@@ -56,8 +56,8 @@ class RetryPolicy(BaseModel):
     def call(self, request: Callable[[], _T], *, sleep: Callable[[float], None] = time.sleep) -> _T:
         """The result of `request`, retried while it raises `Transient`.
 
-        When a limit is reached, raises `Unavailable` with the last failure's message; outer policies don't retry that
-        error. Any other error is raised immediately.
+        When a limit is reached, raises `StillUnavailable` with the last failure's message; outer policies don't retry
+        that error. Any other error is raised immediately.
         """
         try:
             return request()
@@ -154,7 +154,7 @@ def delete_own_files(store: Store, keys: Iterable[str]) -> list[DeleteResult]:
         if remaining:
             raise Transient(f"{plural(len(remaining), 'file')} in {store.where} could not be deleted")
 
-    with suppress(Unavailable):  # the caller gets the failures
+    with suppress(StillUnavailable):  # the caller gets the failures
         store.retry.call(attempt)
     return list(failed.values())
 
@@ -216,4 +216,4 @@ def _last_error(state: RetryCallState) -> Transient:
 def _raise_unavailable(state: RetryCallState) -> None:
     error, tries = _last_error(state), state.attempt_number
     attempts_made = f" Tried {tries} times in {plural(round(_elapsed(state)), 'second')}." if tries > 1 else ""
-    raise Unavailable(f"{error}{attempts_made}") from error.__cause__
+    raise StillUnavailable(f"{error}{attempts_made}") from error.__cause__

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from pyspark import cloudpickle
 
-from spark_resources.errors import Forbidden, LakegcError, NotFound, Transient, Unavailable
+from spark_resources.errors import Forbidden, LakegcError, NotFound, StillUnavailable, Transient, Unavailable
 from spark_resources.stores.base import AlreadyExists, Changed
 from spark_resources.stores.retry import NO_RETRIES, RetryPolicy, retried, write_conditionally
 
@@ -58,7 +58,7 @@ def test_the_policy_gives_up_at_its_time_limit_and_says_how_long_it_tried() -> N
     clock = Clock()
     with pytest.raises(Unavailable, match=r"^away Tried \d+ times in 60 seconds\.$") as raised:
         RetryPolicy().call(away_until(clock, 1e9), sleep=clock.sleep)
-    assert type(raised.value) is Unavailable
+    assert type(raised.value) is StillUnavailable
     assert clock.now == pytest.approx(60)
 
 

@@ -139,4 +139,6 @@ class Folder:
             raise Forbidden(f"{what}. Run lakegc as a user with permission, or grant it to this user.") from error
         if error.errno == errno.ENAMETOOLONG:
             raise WrongUsage(what) from error
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise Unavailable(f"{what}. Free some space there, and run the same command again.") from error
         raise Unavailable(what) from error

@@ -1,0 +1,88 @@
+"""What kind of failure an error is: temporary, permanent, or a bug in lakegc. Nothing else decides this.
+
+A store's client decides which responses are temporary, because it raises `Transient` for them. The codes of failed
+deletes, which are results and not errors, are classified in `spark_resources.stores.failure_codes`.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from enum import StrEnum
+
+from spark_resources.errors import LakegcError, full_stop
+
+
+class FailureKind(StrEnum):
+    TEMPORARY = "temporary"
+    """The same command can succeed later although nobody changes anything."""
+    PERMANENT = "permanent"
+    """Somebody has to change something first: the request, a setting, a permission, data, or the machine."""
+    BUG = "bug"
+    """A bug in lakegc."""
+
+
+TRY_AGAIN = "This is probably temporary: run the same command again later."
+_SPACE = "Free some space on that disk, and run the same command again."
+_MEMORY = "Use a machine with more memory, or fewer tasks at once, for example LAKEGC_SPARK_MASTER=local[1]."
+_FILES = "Raise the limit of open files (ulimit -n), and run the same command again."
+_REMEDIES = {
+    errno.ENOSPC: _SPACE,
+    errno.EDQUOT: _SPACE,
+    errno.ENOMEM: _MEMORY,
+    errno.EMFILE: _FILES,
+    errno.ENFILE: _FILES,
+}
+REMEDIES_BY_TEXT = {
+    "No space left on device": "Free some space there, or set TMPDIR (for Spark's files) to a folder on another disk.",
+    "Disk quota exceeded": "Free some space there, or set TMPDIR (for Spark's files) to a folder on another disk.",
+    "Too many open files": _FILES,
+    "Cannot allocate memory": _MEMORY,
+    "MemoryError": _MEMORY,
+}
+"""What to do if the machine can't continue, by words of the operating system or of Python in a Spark task's error."""
+
+
+def kind_of(error: BaseException) -> FailureKind:
+    if isinstance(error, LakegcError):
+        return FailureKind.TEMPORARY if error.is_temporary else FailureKind.PERMANENT
+    return FailureKind.PERMANENT if machine_failure(error) else FailureKind.BUG
+
+
+def message_of(error: BaseException) -> str:
+    """The message for people, which says what to do next."""
+    match kind_of(error):
+        case FailureKind.TEMPORARY:
+            text = str(error)
+            return text if "again" in text else f"{full_stop(text)} {TRY_AGAIN}"
+        case FailureKind.PERMANENT:
+            return machine_failure(error) or str(error)
+        case FailureKind.BUG:
+            description = f"{type(error).__name__}: {error}"
+            return f"{description}\nThis is a bug in lakegc. Run it with --debug, and report the traceback."
+
+
+def machine_failure(error: BaseException) -> str:
+    """What this machine lacks (space, memory, open files), and what to do; "" if nothing is known to be lacking.
+
+    lakegc's own errors say it themselves.
+    """
+    if isinstance(error, LakegcError):
+        return ""
+    for cause in _causes(error):
+        if isinstance(cause, MemoryError):
+            return f"{full_stop(f'this machine has too little memory: {cause}'.rstrip(': '))} {_MEMORY}"
+        if isinstance(cause, OSError) and (remedy := _REMEDIES.get(cause.errno or 0)):
+            where = f": {cause.filename}" if cause.filename else ""
+            return f"{full_stop(f'{cause.strerror}{where}')} {remedy}"
+    return ""
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error, what caused it, and so on."""
+    seen = set[int]()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        yield current
+        current = current.__cause__ or current.__context__
