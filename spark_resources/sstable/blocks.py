@@ -107,7 +107,7 @@ def open_in_any_order(data: bytes) -> Table:
     metaindex, index = _footer(data)
     entries = list(block_records(read_block(data, metaindex)))
     if [record.key for record in entries] != [_PROPERTIES_BLOCK]:
-        raise InvalidTable("its metaindex has entries other than the properties")
+        raise InvalidTable("its metaindex should list exactly one block, the properties")
     handle = parse_handle(entries[0].value)
     return _build_table(data, index, (handle, metaindex), _read_properties(read_block(data, handle)))
 

@@ -15,8 +15,8 @@ from spark_resources.sstable.readable_decoder import ReadableDecoder
 
 READABLE = ReadableDecoder()
 
-#: From this many bytes of tables on, the vectorised decoder is worthwhile: about 65,000 entries.
-VECTORISED_MIN_BYTES = 2 << 20
+#: The vectorized decoder pays off from this many bytes of tables on, which is about 65,000 entries.
+VECTORIZED_MIN_BYTES = 2 << 20
 
 
 class Decoder(Protocol):
@@ -47,23 +47,23 @@ class Decoder(Protocol):
 def default_decoder(size: int) -> Decoder:
     """The decoder for a job with `size` bytes of tables to read.
 
-    Starting the vectorised decoder takes about two seconds per process (ten the first time on a machine, to compile).
+    Starting the vectorized decoder takes about two seconds per process (ten the first time on a machine, to compile).
     So it is used only for jobs that would take longer with the readable one, and then for all later reads in the
     process.
     """
-    started = vectorised_decoder.cache_info().currsize > 0
-    return vectorised_decoder() if started or size >= VECTORISED_MIN_BYTES else READABLE
+    started = vectorized_decoder.cache_info().currsize > 0
+    return vectorized_decoder() if started or size >= VECTORIZED_MIN_BYTES else READABLE
 
 
 @cache
-def vectorised_decoder() -> Decoder:
-    """The vectorised decoder, or the readable one with a warning if numba or a folder for its cache is missing."""
+def vectorized_decoder() -> Decoder:
+    """The vectorized decoder, or the readable one with a warning if numba or a folder for its cache is missing."""
     try:
         import numba
 
         if not can_cache(numba.njit):
             numba.config.CACHE_DIR = str(cache_folder() / "numba")  # type: ignore[attr-defined]
-        from spark_resources.sstable.vectorised_decoder import VectorisedDecoder
+        from spark_resources.sstable.vectorized_decoder import VectorizedDecoder
     except (ImportError, OSError, RuntimeError) as error:
         warnings.warn(
             f"numba can't be used ({error}), so tables are decoded in plain Python, about fifty times slower. "
@@ -72,7 +72,7 @@ def vectorised_decoder() -> Decoder:
             stacklevel=2,
         )
         return READABLE
-    return VectorisedDecoder()
+    return VectorizedDecoder()
 
 
 def can_cache(njit: Callable[..., Any]) -> bool:
@@ -86,4 +86,4 @@ def can_cache(njit: Callable[..., Any]) -> bool:
 
 def decoders() -> list[Decoder]:
     """All decoders, for comparisons."""
-    return [READABLE, vectorised_decoder()]
+    return [READABLE, vectorized_decoder()]

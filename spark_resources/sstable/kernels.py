@@ -1,4 +1,4 @@
-"""The loops of the vectorised decoder, compiled by numba.
+"""The loops of the vectorized decoder, compiled by numba.
 
 Compiled code has no bounds checks, so each index is checked against the available data before it is used. A function
 that finds broken data returns a negative number or False, and the readable decoder then finds the reason.

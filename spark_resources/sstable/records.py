@@ -56,7 +56,7 @@ class RangeRef:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A branch of a refs dump. Dumps of current servers leave the tokens empty."""
+    """A branch in a refs dump. Dumps of current servers leave the tokens empty."""
 
     id: str
     commit_id: str

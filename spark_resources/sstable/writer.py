@@ -1,7 +1,7 @@
-"""Writes tables as lakeFS does, by pebble's rules for blocks, index and properties (formats §3).
+"""Writes tables as lakeFS does, following pebble's rules for blocks, index and properties (formats §3).
 
-The ids are those that the server would assign. The bytes are the server's, too, if nothing was compressed:
-implementations of snappy may compress the same block in different ways.
+The ids are those that the server would assign. If nothing was compressed, the bytes are the server's, too. Otherwise
+they can differ, because implementations of snappy may compress the same block differently.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class BlockBuilder:
         return len(self._body) + 4 * len(self._restarts) + 4
 
     def is_full_for(self, key_length: int, value_length: int) -> bool:
-        """Whether a next record with these lengths, in bytes, belongs in a new block."""
+        """Whether the next record, with these lengths in bytes, belongs in a new block."""
         if self.count == 0 or self.size >= _BLOCK_SIZE:
             return self.count > 0
         if self.size <= _NEARLY_FULL:
@@ -308,7 +308,8 @@ def _successor(last_key: bytes) -> bytes:
 
 
 def _increment(key: bytes, at: int) -> bytes:
-    """The key cut after its first non-0xFF byte from `at` on, with that byte incremented, plus a separator's trailer.
+    """The key truncated after its first non-0xFF byte from `at` on, with that byte incremented, plus a separator's
+    trailer.
 
     Empty if there is no such byte.
     """

@@ -1,4 +1,4 @@
-"""The keys that a mark may name: the vectorised rule equals the plain one, and dot segments are refused."""
+"""The keys that a mark may name: the vectorized rule equals the plain one, and dot segments are refused."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ KEYS = st.one_of(st.lists(PIECES, max_size=5).map("".join), st.text(max_size=12)
 def test_forbidden_keys_are_those_that_cannot_be_candidates_or_have_dot_segments(
     local_adapter: bool, keys: list[str]
 ) -> None:
-    """The vectorised rule agrees with the plain one, key by key."""
+    """The vectorized rule agrees with the plain one, key by key."""
     expected = [
         key for key in keys if not is_candidate(key, local_adapter=local_adapter) or {".", ".."} & set(key.split("/"))
     ]

@@ -27,7 +27,7 @@ from botocore.credentials import Credentials
 
 from spark_resources import sstable
 from spark_resources.spark.datasets import Dataset
-from spark_resources.sstable.vectorised_decoder import VectorisedDecoder
+from spark_resources.sstable.vectorized_decoder import VectorizedDecoder
 from spark_resources.stores.place import Place
 from tests.support.s3_servers import S3Server
 
@@ -113,7 +113,7 @@ def fetched(place: Place, ids: Sequence[str]) -> dict[str, bytes]:
 
 def decoding(tables: dict[str, bytes], *, proving: bool) -> tuple[int, float]:
     """Entries of ranges from memory, addresses only; with `proving`, their content hashes too. With the seconds."""
-    decoder = VectorisedDecoder()
+    decoder = VectorizedDecoder()
 
     def entries(range_id: str) -> int:
         arguments: dict[str, Any] = {"name": range_id, "columns": ("address", "address_type"), "decoder": decoder}

@@ -16,7 +16,7 @@ from spark_resources.spark.class_archive import COMPLETE_AFTER_S, adopt_finished
 from spark_resources.spark.session import start_session
 from spark_resources.sstable import ENTRY_SCHEMA, Entry, read_entries
 from spark_resources.sstable.readers import table_id
-from spark_resources.sstable.vectorised_decoder import VectorisedDecoder
+from spark_resources.sstable.vectorized_decoder import VectorizedDecoder
 from spark_resources.sstable.writer import write_range
 
 LIMIT_S = 120.0
@@ -39,7 +39,7 @@ def archive_classes() -> None:
 
 def compile_decoder() -> None:
     """Decode a table and compute its content hash with the compiled decoder."""
-    data, decoder = write_range([Entry(b"path", "data/s/key", checksum="c")]).data, VectorisedDecoder()
+    data, decoder = write_range([Entry(b"path", "data/s/key", checksum="c")]).data, VectorizedDecoder()
     read_entries(data, name="a range", columns=ENTRY_SCHEMA.names, decoder=decoder)
     table_id(data, name="a range", decoder=decoder)
 

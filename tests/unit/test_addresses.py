@@ -112,7 +112,7 @@ def key_or_conflict(namespace: Namespace, address: str, kind: AddressType, how: 
 @example(NAMESPACES[3], "local:///other/path/lake/data/x", AddressType.FULL)
 @example(NAMESPACES[3], "local:////srv//objects/lake/data/x", AddressType.FULL)
 def test_columns_and_single_addresses_give_the_same_keys(namespace: Namespace, address: str, kind: AddressType) -> None:
-    """The vectorised path and the readable one agree on every address: inside, outside or a conflict."""
+    """The vectorized path and the readable one agree on every address: inside, outside or a conflict."""
     assert key_or_conflict(namespace, address, kind, in_a_column) == key_or_conflict(
         namespace, address, kind, one_by_one
     )

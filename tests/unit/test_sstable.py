@@ -86,8 +86,8 @@ def _id_or_error(data: bytes, decoder: Decoder) -> str:
 
 
 def test_both_decoders_are_tested() -> None:
-    """The tests below run with both the readable and the vectorised decoder."""
-    assert [decoder.name for decoder in DECODERS] == ["readable", "vectorised"]
+    """The tests below run with both the readable and the vectorized decoder."""
+    assert [decoder.name for decoder in DECODERS] == ["readable", "vectorized"]
 
 
 @every_decoder
@@ -413,11 +413,11 @@ def test_properties_are_read_without_reading_the_records() -> None:
 def test_a_few_entries_are_decoded_without_compiling() -> None:
     """Compiled loops decode large tables. Once they are compiled, they decode small tables, too."""
     code = """
-from spark_resources.sstable.decoders import VECTORISED_MIN_BYTES, default_decoder
-print(*(default_decoder(size).name for size in (0, VECTORISED_MIN_BYTES - 1, VECTORISED_MIN_BYTES, 0)))
+from spark_resources.sstable.decoders import VECTORIZED_MIN_BYTES, default_decoder
+print(*(default_decoder(size).name for size in (0, VECTORIZED_MIN_BYTES - 1, VECTORIZED_MIN_BYTES, 0)))
 """
 
-    assert _python(code) == "readable readable vectorised vectorised"
+    assert _python(code) == "readable readable vectorized vectorized"
 
 
 def test_the_compiled_loops_use_the_constants_of_the_format() -> None:
@@ -491,10 +491,10 @@ def test_compiled_loops_never_read_or_write_outside_their_arrays() -> None:
 from functools import partial
 from spark_resources.sstable import ENTRY_SCHEMA
 from spark_resources.sstable.blocks import open_table
-from spark_resources.sstable.vectorised_decoder import Unreadable, VectorisedDecoder
+from spark_resources.sstable.vectorized_decoder import Unreadable, VectorizedDecoder
 from spark_resources.sstable.wire import InvalidTable
 from tests.support.sstable_cases import DAMAGED, WHOLE
-decoder, refused = VectorisedDecoder(), 0
+decoder, refused = VectorizedDecoder(), 0
 for case in [*WHOLE, *DAMAGED]:
     try:
         table = open_table(case.data)
@@ -513,9 +513,9 @@ print(refused > 100)
 
 
 @damaged
-def test_the_vectorised_decoder_refuses_a_broken_table_on_its_own(case: Damaged) -> None:
+def test_the_vectorized_decoder_refuses_a_broken_table_on_its_own(case: Damaged) -> None:
     """The readable decoder is needed only for the message."""
-    from spark_resources.sstable.vectorised_decoder import Unreadable, VectorisedDecoder
+    from spark_resources.sstable.vectorized_decoder import Unreadable, VectorizedDecoder
     from spark_resources.sstable.wire import InvalidTable
 
     try:
@@ -524,4 +524,4 @@ def test_the_vectorised_decoder_refuses_a_broken_table_on_its_own(case: Damaged)
         return
     if (table.properties.type, table.properties.entity) == ("ranges", ""):  # no other table is passed to a decoder
         with pytest.raises(Unreadable):
-            VectorisedDecoder().attempt_entries(table, (case.only_with,) if case.only_with else COLUMNS)
+            VectorizedDecoder().attempt_entries(table, (case.only_with,) if case.only_with else COLUMNS)

@@ -85,7 +85,7 @@ def test_compiled_loops_work_without_a_home_folder(temporary: Path) -> None:
     assert ended.returncode == 0, ended.stderr
     cache = temporary / MINE / "cache"
 
-    assert (ended.stdout, ended.stderr) == ("vectorised\n", "")
+    assert (ended.stdout, ended.stderr) == ("vectorized\n", "")
     assert "numba" in {path.name for path in cache.iterdir()}
     assert [path.name for path in temporary.iterdir()] == [MINE]
 

@@ -1,4 +1,4 @@
-"""The vectorised (compiled) decoder, with loops compiled by numba. Its results equal those of the readable one."""
+"""The vectorized (compiled) decoder, with loops compiled by numba. Its results equal those of the readable one."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Unreadable(Exception):
     """Raised, without a reason, if a compiled loop finds broken data. The readable decoder then finds the reason."""
 
 
-class VectorisedDecoder:
+class VectorizedDecoder:
     """Decodes millions of records per second. For a broken table, the readable decoder finds the reason."""
 
-    name = "vectorised"
+    name = "vectorized"
 
     def __init__(self) -> None:
         self._reference_decoder = ReadableDecoder()
