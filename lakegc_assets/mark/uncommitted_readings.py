@@ -28,7 +28,7 @@ from lakegc_assets.mark.path_probes import (
 from spark_resources.errors import DamagedData, Interrupted, NotFound
 from spark_resources.lakefs import LakeFS, UncommittedLists
 from spark_resources.lakefs.branch_diff import whole_diff
-from spark_resources.lakefs.connection import TASKS_AT_ONCE
+from spark_resources.lakefs.connection import CONCURRENT_TASKS
 from spark_resources.lakefs.gc_lists import read_uncommitted_file
 from spark_resources.lakefs.ranges import addresses_inside
 from spark_resources.model import ADDRESSES, AddressType
@@ -38,7 +38,7 @@ from spark_resources.spark.task_report import TaskReport
 from spark_resources.spark.tasks import Batches
 
 MAX_TRIES = 3
-BRANCHES_ON_DRIVER = TASKS_AT_ONCE  # read on the driver concurrently, because the server does the work
+BRANCHES_ON_DRIVER = CONCURRENT_TASKS  # read on the driver concurrently, because the server does the work
 
 
 @dataclass(frozen=True, slots=True)

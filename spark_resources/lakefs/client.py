@@ -53,7 +53,7 @@ class LakeFS:
 
     @property
     def servers(self) -> tuple[str, ...]:
-        """The names of the servers; only "" if there is one."""
+        """The names of the servers; just "" if there is only one."""
         return tuple(self.connections)
 
     @property
@@ -76,7 +76,7 @@ class LakeFS:
         raise WrongUsage(
             f"there is no server '{server}' for '{repository}': {names} are configured {_WHERE_CONFIGURED}."
             if server
-            else f"'{repository}' doesn't say which server it is on: {names}. Name it as "
+            else f"'{repository}' doesn't say which server it is on: {names}. Call it "
             f"{repository_on(self.servers[0], repository)}, for example."
         )
 
@@ -110,13 +110,13 @@ class LakeFS:
         return replace(pagination.repository(connection, name), id=repository)
 
     def repositories(self) -> Iterator[Repository]:
-        """Every repository of all servers that these credentials may list. Raises an error if one server can't be
+        """Every repository that these credentials may list, on all servers. Raises an error if one server can't be
         read."""
         for server in self.servers:
             yield from self.repositories_on(server)
 
     def repositories_on(self, server: str) -> Iterator[Repository]:
-        """Every repository of one server that these credentials may list."""
+        """Every repository that these credentials may list on one server."""
         call = ApiCall("RepositoriesApi", "list_repositories", "the repositories", "fs:ListRepositories")
         for page in pagination.pages(self.connections[server], call):
             for listed in map(responses.repository, page):
@@ -140,7 +140,7 @@ class LakeFS:
         raise connection.error_for(call, response)
 
     def set_rules(self, repository: str, rules: Rules) -> None:
-        """Replace the retention rules. Raises `DamagedData` if the server then has others."""
+        """Replace the retention rules. Raises `DamagedData` if the server has different ones afterwards."""
         from lakefs_sdk.models.garbage_collection_rule import GarbageCollectionRule
         from lakefs_sdk.models.garbage_collection_rules import GarbageCollectionRules
 
@@ -162,9 +162,9 @@ class LakeFS:
             raise connection.error_for(call, response)
         if (stored := self.rules(repository)) != rules:
             raise DamagedData(
-                f"{call.what} were set, but the server now has other ones"
-                f"{' or none' if stored is None else ''}: somebody else set them at the same time, or it can't store "
-                "these. Check them with 'lakegc rules', and set them again."
+                f"{call.what} were set, but the server now has {'none' if stored is None else 'different ones'}: "
+                "somebody else changed them at the same time, or the server can't store these. Check them with 'lakegc "
+                "rules', and set them again."
             )
 
     # --- references and commits -------------------------------------------------------------------------------------
@@ -228,9 +228,10 @@ class LakeFS:
         return gc_prepare.prepare_commits(*self.route(repository), progress)
 
     def prepare_uncommitted(self, repository: str) -> UncommittedLists:
-        """Have the server list every staged address, page by page. Returns the lists' locations and file counts.
+        """Have the server write lists of the staged addresses, page by page. Returns the lists' locations and file
+        counts.
 
-        The lists can miss staged objects (formats §2). Raises `Interrupted` if a branch is deleted meanwhile.
+        The lists can miss staged objects (formats §2). Raises `Interrupted` if a branch is deleted while that happens.
         """
         return gc_prepare.prepare_uncommitted(*self.route(repository))
 

@@ -20,7 +20,7 @@ from spark_resources.lakefs.responses import Body
 from spark_resources.lakefs.settings import LakeFSSettings, api_address
 from spark_resources.stores.retry import TRANSIENT_STATUSES, is_permanent_tls_error, redirect_target, retry_after_s
 
-TASKS_AT_ONCE = 4  # tasks of one process that send requests concurrently: the driver reads several branches
+CONCURRENT_TASKS = 4  # tasks of one process that send requests concurrently: the driver reads several branches
 # urllib3's messages start with the repr of the connection pool.
 _POOL_REPR = re.compile(r"^HTTPS?Connection(Pool)?\([^)]*\): ")
 
@@ -238,7 +238,7 @@ def _sdk_client(settings: LakeFSSettings) -> Any:
         ssl_ca_cert=settings.ca_bundle,
     )
     configuration.verify_ssl = settings.verify_tls
-    max_concurrent = TASKS_AT_ONCE * settings.probe_requests
+    max_concurrent = CONCURRENT_TASKS * settings.probe_requests
     configuration.connection_pool_maxsize = max(configuration.connection_pool_maxsize, max_concurrent)
     configuration.retries = urllib3.Retry(
         total=0,  # the retry policy does this

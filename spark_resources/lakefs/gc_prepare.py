@@ -57,9 +57,10 @@ def _has_no_rules(status: int, message: str) -> bool:
 
 
 def prepare_uncommitted(connection: Connection, name: str) -> UncommittedLists:
-    """Have the server list all staged addresses. Returns the lists' locations and file counts.
+    """Have the server write lists of the staged addresses. Returns the lists' locations and file counts.
 
-    Raises `Interrupted` if a branch is deleted while the server lists its staged objects.
+    The lists can miss staged objects (formats §2). Raises `Interrupted` if a branch is deleted while the server lists
+    its staged objects.
     """
     files: dict[str, int] = {}
     pages, run_id, token = 0, "", ""

@@ -74,7 +74,7 @@ def page(
 def poll_task(
     connection: Connection, call: ApiCall, done_field: str, progress: Progress | None, **arguments: Any
 ) -> Body:
-    """Poll a task until its status has true in `done_field`. Returns the status.
+    """Poll a task until the field `done_field` of its status is true. Returns the status.
 
     Raises `Unavailable` after `task_timeout_s` (a setting).
     """

@@ -49,8 +49,8 @@ Ref: TypeAlias = dict[str, Any]  # a row of RANGE_REFS
 ENTRY_BYTES = 32  # average size of an entry in a range
 METARANGE_SIZE = 64 << 10  # typical size of a metarange, in bytes
 METARANGES_PER_TASK = 100
-ROWS_AT_ONCE = 50_000
-REFS_AT_ONCE = 5_000
+ROWS_PER_BATCH = 50_000
+REFS_PER_BATCH = 5_000
 ENTRIES_PER_TASK, RANGES_PER_TASK = 20_000, 16  # this many of either are worth a separate task
 RANGE_OVERHEAD_ENTRIES = 1_000  # decoding this many takes as long as fetching and opening a range
 KNOWN_TABLES = ("ranges", "metaranges")
@@ -156,7 +156,7 @@ def metarange_reader(place: Place) -> Step:
         for metarange, data in prefetched_tables(place, ids, referrer="a commit", expected_size=METARANGE_SIZE):
             refs = sstable.read_verified_ranges(data, name=metarange)
             rows += ((metarange, ref.id, ref.count, ref.min_key, ref.max_key) for ref in refs)
-            if len(rows) >= REFS_AT_ONCE:
+            if len(rows) >= REFS_PER_BATCH:
                 yield batch_of_rows(rows)
                 rows = []
         if rows:
@@ -415,15 +415,15 @@ def paths_of(
             yield pa.RecordBatch.from_arrays([arrays[name] for name in ranked.names], schema=ranked)
 
     def read_best(batches: Batches) -> Batches:
-        for batch in best_attributions(read(batches), wanted):
+        for batch in best_ranked_rows(read(batches), wanted):
             yield batch.select(schema.names)
 
     columns = [*RANGE_REFS.names, *range_columns]
     return mapped(ranges.select(*columns), read_best, schema)
 
 
-def best_attributions(batches: Iterable[pa.RecordBatch], wanted: pa.Array | None) -> Iterator[pa.RecordBatch]:
-    """The rows with an address in `wanted` (all if it is None); for each address, only those of the lowest `rank`.
+def best_ranked_rows(batches: Iterable[pa.RecordBatch], wanted: pa.Array | None) -> Iterator[pa.RecordBatch]:
+    """The rows with an address in `wanted` (all if that is None); for each address, only those with the lowest `rank`.
 
     The input is sorted by `rank`. It is processed in large chunks, because each lookup scans all wanted addresses. A
     later chunk can repeat an address with a higher `rank`: any address if `wanted` is None, otherwise only one that has
@@ -450,7 +450,7 @@ def best_attributions(batches: Iterable[pa.RecordBatch], wanted: pa.Array | None
 
     for batch in batches:
         buffered.append(batch)
-        if sum(map(len, buffered)) >= max(len(wanted) if wanted is not None else 0, ROWS_AT_ONCE):
+        if sum(map(len, buffered)) >= max(len(wanted) if wanted is not None else 0, ROWS_PER_BATCH):
             yield from flush()
             buffered = []
     if buffered:

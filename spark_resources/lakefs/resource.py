@@ -30,8 +30,8 @@ class LakeFSResource(ConfigurableResource[LakeFS]):
     verify_tls: bool | None = Field(default=None, description="whether the server's certificate is checked")
 
     def client(self, *, retry_total_s: float | None = None) -> LakeFS:
-        """A client for the configured servers, with the configured retries unless they are given. Raises `WrongUsage`
-        if the configuration is incomplete."""
+        """A client for the configured servers. `retry_total_s`, if given, replaces the setting of that name. Raises
+        `WrongUsage` if the configuration is incomplete."""
         settings = Settings.load(
             os.environ,
             home_folder(),

@@ -91,11 +91,12 @@ class LakeFSSettings:
 
     @classmethod
     def of(cls, settings: Settings) -> tuple[LakeFSSettings, ...]:
-        """The settings of each server. Raises `WrongUsage`, with how to set it, if one is missing."""
+        """The settings of each server. Raises `WrongUsage`, with advice on how to set it, if one is missing."""
         if not settings.servers:
             return (_of_single_server(settings),)
         found = tuple(_of_server(settings, server, name) for name, server in settings.servers.items())
-        return found if len(found) > 1 else (replace(found[0], server=""),)  # repositories of the only one have no name
+        # the repositories of a single server are named without it
+        return found if len(found) > 1 else (replace(found[0], server=""),)
 
 
 def _of_single_server(settings: Settings) -> LakeFSSettings:
@@ -122,7 +123,7 @@ def _of_server(settings: Settings, server: ServerSettings, name: str) -> LakeFSS
 
 
 def _missing_credential(server: Settings | ServerSettings) -> str | None:
-    """The setting of a server that is missing to log in; None if there is none."""
+    """The name of the credential that a server's settings lack; None if they have both."""
     if server.access_key_id is None:
         return "access_key_id"
     return "secret_access_key" if server.secret_access_key is None else None

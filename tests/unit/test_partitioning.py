@@ -11,8 +11,8 @@ from spark_resources.lakefs.ranges import (
     ENTRIES_PER_TASK,
     RANGE_OVERHEAD_ENTRIES,
     RANGES_PER_TASK,
-    ROWS_AT_ONCE,
-    best_attributions,
+    ROWS_PER_BATCH,
+    best_ranked_rows,
     range_tasks,
 )
 from spark_resources.spark.partitioning import tasks_from_rows
@@ -161,10 +161,10 @@ def test_exactly_the_rows_with_a_wanted_address_are_kept() -> None:
     batches = [rows(start, start + 1000, start) for start in range(0, 120_000, 1000)]
     wanted = pa.array(["data/0", "data/49999", "data/50000", "data/119999", "data/none"])
 
-    addresses = [row for batch in best_attributions(batches, wanted) for row in batch.column(0).to_pylist()]
+    addresses = [row for batch in best_ranked_rows(batches, wanted) for row in batch.column(0).to_pylist()]
 
     assert addresses == ["data/0", "data/49999", "data/50000", "data/119999"]
-    assert list(best_attributions([], wanted)) == []
+    assert list(best_ranked_rows([], wanted)) == []
 
 
 def test_all_rows_of_the_best_range_of_an_address_are_kept() -> None:
@@ -174,15 +174,15 @@ def test_all_rows_of_the_best_range_of_an_address_are_kept() -> None:
         rows(0, 10, 0, "newest"),
         rows(5, 15, 1, "older"),
         rows(14, 15, 1, "older, at another path"),
-        rows(100, 100 + ROWS_AT_ONCE, 1, "older"),
+        rows(100, 100 + ROWS_PER_BATCH, 1, "older"),
         rows(14, 15, 1, "older, much later"),
         rows(0, 20, 2, "oldest"),
     ]
     wanted = pa.array([f"data/{number}" for number in (0, 7, 12, 14, 19)])
 
-    best_rows = [row for batch in best_attributions(batches, wanted) for row in as_tuples(batch)]
+    best_rows = [row for batch in best_ranked_rows(batches, wanted) for row in as_tuples(batch)]
     anything = [
-        row for batch in best_attributions(batches, None) for row in as_tuples(batch) if row[0] in wanted.to_pylist()
+        row for batch in best_ranked_rows(batches, None) for row in as_tuples(batch) if row[0] in wanted.to_pylist()
     ]
 
     assert sorted(row for row in best_rows if row[2] != "oldest") == [
