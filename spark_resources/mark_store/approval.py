@@ -43,8 +43,9 @@ class ApprovalEnd(TypedDict):
 
 
 class PolicyTerms(TypedDict):
-    """The terms of an approval by a policy: the SHA-256 of the policy's text, and what the sweep must do whatever the
-    settings are by then. It must quarantine objects, and require a backup of them in `backup_to` (None: no backup).
+    """The terms of an approval by a policy: the SHA-256 of the policy's text, and what the sweep must do, regardless of
+    the settings at that time: whether it quarantines objects, and in which destination it requires a backup of them
+    (`backup_to`; None: no backup).
     """
 
     sha256: str
@@ -58,9 +59,9 @@ class Approval(Record):
 
     `layout` is the reference collector's layout for a foreign mark, None for lakegc's own. `released` are the tripped
     brakes that were released, each with a reason. `ended` records how, by whom and when an approval was revoked or
-    used. `policy` has the terms of an approval that no person gave. `configured_holds` are the ids of the holds in the
-    settings when a foreign mark was approved, `servers` the names of the servers if there were several; lakegc's own
-    marks record theirs.
+    used. `policy` has the terms if a policy, not a person, approved the mark. `configured_holds` are the ids of the
+    holds in the settings when a foreign mark was approved, `servers` the names of the servers if there were several;
+    lakegc's own marks record theirs.
     """
 
     optional_fields: ClassVar = frozenset({"policy", "configured_holds", "servers"})
@@ -101,7 +102,7 @@ class Approval(Record):
     @classmethod
     def damaged_error(cls, where: str, why: str) -> DamagedData:
         return DamagedData(
-            f"{where} is not a valid approval ({why}). Run lakegc revoke, then approve again.", invariant=7
+            f"{where} is not a valid approval ({why}). Run 'lakegc revoke', then approve the mark again.", invariant=7
         )
 
 

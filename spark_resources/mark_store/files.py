@@ -98,8 +98,8 @@ def remove_unrecorded_files(place: Place, record: MarkRecord) -> None:
 
 
 def files_to_retire(place: Place, record: MarkRecord, *, keep: Collection[str]) -> list[StoredObject]:
-    """The files that the retirement of this mark removes, in an order in which a reader never takes a missing file for
-    a damaged one.
+    """The files that the retirement of this mark removes, in an order in which a reader never mistakes a missing file
+    for damage.
 
     These are the files in its assets' folders and in those of its sweep, and its expired set in the reference
     collector's layout. Its small records stay, and so does what later marks need: the folders in `keep`, addresses that
@@ -115,7 +115,7 @@ def files_to_retire(place: Place, record: MarkRecord, *, keep: Collection[str]) 
         *keep,
         *(asset_folder(record.mark_id, asset, part) for asset, part in parts_needed_later(record)),
         *_kept_in_verifications(place, record.mark_id),
-        *_kept_of_restores(place, record.mark_id),
+        *_kept_restore_files(place, record.mark_id),
     )
     files = [
         listed
@@ -128,9 +128,9 @@ def files_to_retire(place: Place, record: MarkRecord, *, keep: Collection[str]) 
     return sorted(files, key=lambda listed: not listed.key.endswith("/mark.json"))
 
 
-def _kept_of_restores(place: Place, mark_id: str) -> Iterator[str]:
-    """The keys of the newest file about restored objects, one of each kind. An incremental mark whose base mark is
-    older than such a file has to look up all objects of this mark, so it becomes a full one."""
+def _kept_restore_files(place: Place, mark_id: str) -> Iterator[str]:
+    """The key of the newest file about restored objects, for each kind of such files. An incremental mark whose base
+    mark is older than such a file has to look up all objects of this mark, so it becomes a full mark."""
     for folder in RESTORE_FOLDERS:
         files = [file for page in place.store().pages(mark_folder(mark_id) + folder) for file in page.objects]
         if files:
@@ -138,8 +138,8 @@ def _kept_of_restores(place: Place, mark_id: str) -> Iterator[str]:
 
 
 def _kept_in_verifications(place: Place, mark_id: str) -> Iterator[str]:
-    """The prefixes of files that stay of the re-verifications of a mark's sweeps: those with addresses that other
-    repositories referred to, and of an unreadable one those that may have any."""
+    """The prefixes of the files to keep from the re-verifications of a mark's sweeps: those with addresses that other
+    repositories referred to, or, if a re-verification's record is unreadable, those that may contain any."""
     for root in folders_in(place.store(), verifications_folder(mark_id)):
         try:
             record = Mark.open(place, mark_id, root=root).record

@@ -1,7 +1,7 @@
 """The record `history.json` of a namespace: its newest finished marks and sweeps, and what every sweep freed.
 
-It is for people only, so that an overview of many repositories needn't read every record of every mark. Nothing is
-approved, swept or kept because of it, and it can be made anew from the other records at any time.
+It is only for display: with it, an overview of many repositories needn't read every record of every mark. Nothing is
+approved, swept or kept because of it, and it can be rebuilt from the other records at any time.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class FinishedMark(Record):
 
 @dataclass(frozen=True, slots=True)
 class FinishedSweep(Record):
-    """The outcome of one sweep: when it ended (by the store's clock), and how many objects and bytes it freed so far,
-    which a later purge of its quarantine adds to. `late` objects became live while they were being deleted."""
+    """The outcome of one sweep: when it ended (by the store's clock), and how many objects and bytes it has freed so
+    far, to which a later purge of its quarantine adds. `late` objects became live while they were being deleted."""
 
     mark_id: MarkId
     ended: UtcTime
@@ -93,7 +93,7 @@ class History(Record):
 
     @classmethod
     def damaged_error(cls, where: str, why: str) -> DamagedData:
-        return DamagedData(f"{where} is not a valid history of marks ({why}). Delete it: the next mark makes it anew.")
+        return DamagedData(f"{where} is not a valid history of marks ({why}). Delete it: the next mark rebuilds it.")
 
 
 def read_history(place: Place) -> History | None:

@@ -196,7 +196,8 @@ class CommitHold(Hold):
 
 
 class BranchHold(Hold):
-    """Keeps the objects of commits in a matching branch's history for at least this many days, whatever the rules."""
+    """Keeps the objects of commits in a matching branch's history for at least this many days, regardless of the
+    rules."""
 
     kind: ClassVar[str] = "branches"
     branches: Pattern

@@ -1,4 +1,4 @@
-"""The holds of a namespace: objects to keep, permanently or until a date, whatever the rules (invariant 1).
+"""The holds of a namespace: objects to keep, permanently or until a date, regardless of the rules (invariant 1).
 
 Those in the namespace's file and those in the settings apply together. The file is stored next to the marks, where
 everyone can review it. A file with any problem is refused as a whole, and nothing is marked.
@@ -27,7 +27,7 @@ from spark_resources.stores.prefetch import fetch_in_parallel
 
 HOLDS_KEY = MARKS_ROOT + "holds.yaml"
 SIGNED = b"# signed by lakegc: "
-RECORD_FOLDERS = ("", "theirs/")  # in a mark's folder: of lakegc's own mark, and of a sweep of a foreign mark
+RECORD_FOLDERS = ("", "theirs/")  # of records in a mark's folder: for lakegc's own mark, for a sweep of a foreign one
 SWEEPABLE_STATES = frozenset({MarkState.MARKED, MarkState.APPROVED, MarkState.SWEPT_WITH_FAILURES})
 MAX_TRIES = 3
 
@@ -200,7 +200,7 @@ def refuse_older_holds(place: Place, number: int) -> None:
             f"{holds_location(place)} {state_now}, but mark {newest.mark_id} recorded version {newest.number} "
             f"(holds: {', '.join(newest.ids) or 'none'}): it was deleted, or replaced by an older version. Until "
             "this is resolved, nothing is marked, approved or swept. Restore the newer file, or review the holds and "
-            "sign them with lakegc holds REPO sign."
+            "sign them with 'lakegc holds REPO sign'."
         )
 
 
@@ -231,7 +231,7 @@ def _read(place: Place) -> _HoldFile:
     try:
         data, tag = place.store().read_with_tag(HOLDS_KEY)
     except NotFound:
-        # raises if the namespace itself is missing, which doesn't mean that there are no holds
+        # raises if the namespace itself is missing: that must not be mistaken for having no holds
         for _ in place.store().pages(MARKS_ROOT, page_size=1):
             break
         return _HoldFile()
@@ -243,7 +243,7 @@ def _read(place: Place) -> _HoldFile:
     except ValueError as error:
         raise Untrusted(
             f"the last line of {holds_location(place)} is not a valid signature ({error}). Remove that line, review "
-            "the file, and sign it with lakegc holds REPO sign."
+            "the file, and sign it with 'lakegc holds REPO sign'."
         ) from error
 
 
@@ -258,7 +258,7 @@ def _read_signed(place: Place) -> _HoldFile:
         if not has_signed_time(place.store(), HOLDS_KEY, file.signature):
             raise replay_error(holds_location(place), file.signature)
     except Untrusted as error:
-        raise Untrusted(f"{error} Review the file, and sign it with lakegc holds REPO sign.") from error
+        raise Untrusted(f"{error} Review the file, and sign it with 'lakegc holds REPO sign'.") from error
     return file
 
 
@@ -293,9 +293,9 @@ def _write(place: Place, file: _HoldFile, content: bytes) -> None:
 
 
 def _record_in_marks(place: Place, holds: Holds) -> None:
-    """Record these holds in each mark that can be swept, so that its sweep detects if the file was removed later.
+    """Record these holds in each mark that can be swept, so that its sweep detects a later removal of the file.
 
-    A running sweep records the holds itself, and no other process writes the record of its mark meanwhile. Raises
+    A running sweep records the holds itself, and no other process writes the record of its mark in the meantime. Raises
     `Refused` if other writers keep changing a record.
     """
     # not the retry policy: after a concurrent write, the record is read again without waiting

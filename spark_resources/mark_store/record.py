@@ -21,10 +21,11 @@ from spark_resources.records.model import AsInJson, Count, MarkId, Record, Secon
 
 RECORD_FORMAT = 2
 EARLIER_FORMAT = 1
-"""Marks of this format can only be listed; objects that their sweeps quarantined can be restored or purged."""
+"""Marks of this format can no longer be used, only listed. Objects that their sweeps quarantined can still be restored
+or purged."""
 RETIRED_FORMAT = 3
-"""The format in which a retired mark of `RECORD_FORMAT` is stored. Versions that don't know retired marks list it as of
-an unknown format, instead of as damaged."""
+"""The format in which a retired mark of `RECORD_FORMAT` is stored. Versions that don't know retired marks report an
+unknown format instead of damage."""
 
 
 class HoldsSeen(TypedDict):
@@ -228,7 +229,7 @@ def refuse_retired(record: MarkRecord) -> None:
         return
     was_swept = record.retired is not None and record.retired["state"] == MarkState.SWEPT
     name = f"{record.repository} {record.mark_id}"
-    report = f" What its sweep did: lakegc report {name}." if was_swept else ""
+    report = f" To see what its sweep did: lakegc report {name}." if was_swept else ""
     raise Retired(
         f"mark {record.mark_id} of {record.repository} was {retirement_in_words(record)}: its files were removed "
         f"because of its age.{report} To make a new mark: lakegc mark {record.repository}.",
@@ -253,11 +254,11 @@ PARTS_ABOUT_OTHERS = frozenset(
     }
 )
 """The parts (asset, part) with addresses that other repositories referred to. As long as one of these repositories
-can't be read, later marks keep those objects, so a retirement leaves these parts."""
+can't be read, later marks keep those objects, so a retirement keeps these parts."""
 
 
 def parts_needed_later(record: MarkRecord) -> frozenset[tuple[str, str]]:
-    """The recorded parts among PARTS_ABOUT_OTHERS that have an address."""
+    """The recorded parts among PARTS_ABOUT_OTHERS that contain an address."""
     served = record.steps["expired_set"].facts.get("served_inside", 0) if "expired_set" in record.steps else 0
     return frozenset(
         (asset, part)

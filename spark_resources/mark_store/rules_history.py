@@ -1,6 +1,6 @@
 """The record `rules_history.json` of a namespace: every change of the retention rules that lakegc made.
 
-It is for people only, who want to know who changed the rules and when. Nothing is kept or deleted because of it: marks
+It is only for people who want to know who changed the rules and when. Nothing is kept or deleted because of it: marks
 and sweeps ask the server for the rules. Rules can also be changed without lakegc, so the newest change may be outdated.
 """
 

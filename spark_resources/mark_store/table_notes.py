@@ -1,4 +1,4 @@
-"""The signed record `table_notes.json` of a namespace: the datasets in which marks noted what tables contain
+"""The signed record `table_notes.json` of a namespace. It lists the datasets in which marks noted what tables contain
 (TABLE_NOTES), for the marks of other repositories.
 
 Without a signing key there are no notes: anyone who can write to one namespace could otherwise claim that a table has
