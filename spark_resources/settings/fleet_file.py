@@ -1,4 +1,4 @@
-"""The fleet file, `lakegc.toml`: settings for all repositories, and sections that override them for some.
+"""The fleet file, `lakegc.toml`: settings for all repositories, and sections that override them for some of these.
 
     min_age = "48h"                   # any setting: for all repositories
 
@@ -37,9 +37,12 @@ _EMPTY_RANGE = "(?!)"  # in a translated pattern
 
 @dataclass(frozen=True, slots=True)
 class KnownSettings:
-    """The names that a fleet file may contain: all `settings`; those that are `secret` or that apply to the whole
-    `process` only, which are refused in the file or in its sections; the `renamed` ones, with their new names; and the
-    `additive` lists, to which each section that applies adds."""
+    """The settings that the names in a fleet file are checked against.
+
+    `settings` are all of them. Those that are `secret` are refused in the file, and those that apply to the whole
+    `process` in its sections. `renamed` has the new name for each former name. `additive` settings are lists to which
+    each section that applies adds.
+    """
 
     settings: Collection[str]
     secret: Collection[str] = ()
@@ -61,9 +64,10 @@ class FleetFile:
     def values(self, repository: str | None) -> dict[str, tuple[Any, str]]:
         """The values that apply to a repository, each with its origin; None: those for all repositories.
 
-        The section with its name precedes the one with its id, which precedes sections with matching patterns, which
-        precede the values for all repositories. Without several servers, name and id are the same. Additive lists have
-        the items of all of them. Raises `WrongUsage` if two patterns give it different values of one setting.
+        The section with the repository's name takes precedence over the one with its id, that one over sections with
+        matching patterns, and those over the values for all repositories. With a single server, name and id are the
+        same. Additive lists have the items of all of them. Raises `WrongUsage` if two patterns give the repository
+        different values for the same setting.
         """
         found = {name: (value, f"{name} in {self.path}") for name, value in self.shared.items()}
         if repository is None:
@@ -89,8 +93,8 @@ class FleetFile:
         }
 
     def _from_patterns(self, repository: str, by_name: Collection[str]) -> dict[str, tuple[Any, str]]:
-        """The values in sections with matching patterns. Those that differ are refused, except of the settings that the
-        section with the repository's name has."""
+        """The values in sections with matching patterns. Contradictory values are refused, except for settings in the
+        repository's own section (`by_name`), and for additive ones."""
         found: dict[str, tuple[Any, str]] = {}
         for pattern in self.matching(repository):
             for name, (value, origin) in self.section(pattern).items():
@@ -134,8 +138,8 @@ def find_fleet_file(environ: Mapping[str, str], directory: Path) -> Path | None:
 
 
 def _refuse_planted_file(path: Path) -> None:
-    """Raise `WrongUsage` if somebody else could have put a file, which nobody has named, into the working directory:
-    its settings choose the server that gets the credentials, and Spark's settings can run code."""
+    """Raise `WrongUsage` if another user could have put this file into the working directory, where it applies without
+    being named: its settings choose the server that gets the credentials, and Spark's settings can run code."""
     status = path.stat()
     problem = (
         "belongs to another user"
@@ -146,8 +150,8 @@ def _refuse_planted_file(path: Path) -> None:
     )
     if problem:
         raise WrongUsage(
-            f"{path} {problem}, so it isn't used just because it is in the working directory. If its settings are "
-            f"right, set {VARIABLE} to it; otherwise run lakegc in another folder."
+            f"{path} {problem}, so lakegc doesn't load it automatically. If its settings are right, set {VARIABLE} to "
+            "this path; otherwise run lakegc in another folder."
         )
 
 
@@ -180,8 +184,8 @@ def parse_fleet_file(path: Path, text: str, known: KnownSettings) -> FleetFile:
     sections, servers = content.pop(SECTIONS, {}), read_servers(content.pop(SERVERS, {}), path)
     if not isinstance(sections, dict) or not all(isinstance(section, dict) for section in sections.values()):
         raise WrongUsage(
-            f"the fleet file {path} has {SECTIONS} that aren't sections: expected "
-            f'[{SECTIONS}."PATTERN"], and below it the settings of these repositories'
+            f"'{SECTIONS}' in the fleet file {path} has something other than sections: expected "
+            f'[{SECTIONS}."PATTERN"] with the settings of these repositories below it'
         )
     _refuse_unusable(content, f"in {path}", known, shared=True)
     for pattern, section in sections.items():
@@ -195,7 +199,7 @@ def _refuse_pattern_without_matches(pattern: str, path: Path, servers: Collectio
     are the names of several servers; empty if there is only one."""
     server, slash, ids = pattern.rpartition("/")
     if slash and not any(fnmatchcase(name, server) for name in servers):
-        known = f"the servers are {', '.join(servers)}" if servers else "there are not several servers"
+        known = f"the servers are {', '.join(servers)}" if servers else "there is only one server"
         raise WrongUsage(
             f'[{SECTIONS}."{pattern}"] of {path} matches no repository: {known}. Before the slash, the name of a '
             "server is expected, or a pattern of such names."
@@ -203,17 +207,17 @@ def _refuse_pattern_without_matches(pattern: str, path: Path, servers: Collectio
     if not _POSSIBLE_PATTERN.fullmatch(ids) or _EMPTY_RANGE in translate(ids):
         raise WrongUsage(
             f'[{SECTIONS}."{pattern}"] of {path} matches no repository: expected an id, or a shell pattern of ids such '
-            "as lake-*. Ids have lower-case letters, digits and -. For several patterns, write several sections."
+            "as lake-*. Ids consist of lower-case letters, digits and -. For several patterns, write several sections."
         )
 
 
 def _refuse_unusable(values: Mapping[str, Any], where: str, known: KnownSettings, *, shared: bool) -> None:
     for name in values:
         if new := known.renamed.get(name):
-            raise WrongUsage(f"{name} {where}: the setting is now called {new}")
+            raise WrongUsage(f"the setting '{name}' {where} was renamed to '{new}'")
         if name not in known.settings:
             names = known.settings if not shared else [*known.settings, SECTIONS, SERVERS]
-            raise WrongUsage(f"{name} {where} is not a setting of lakegc. {did_you_mean(name, names)}".rstrip())
+            raise WrongUsage(f"{name} {where} is not a lakegc setting. {did_you_mean(name, names)}".rstrip())
         if name in known.secret:
             raise WrongUsage(
                 f"{name} {where} is a secret, and a fleet file is shared and versioned: set the variable "

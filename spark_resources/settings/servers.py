@@ -47,7 +47,8 @@ def read_servers(sections: object, path: Path) -> dict[str, dict[str, Any]]:
     invalid name, an unknown setting, an invalid value or a secret."""
     if not isinstance(sections, dict) or not all(isinstance(section, dict) for section in sections.values()):
         raise WrongUsage(
-            f"{SECTION} in {path} aren't sections: expected [{SECTION}.NAME], and below it the settings of this server"
+            f"'{SECTION}' in {path} has something other than sections: expected [{SECTION}.NAME] with the settings of "
+            "this server below it"
         )
     for name, section in sections.items():
         here = f"in [{SECTION}.{name}] of {path}"
@@ -67,12 +68,12 @@ def read_servers(sections: object, path: Path) -> dict[str, dict[str, Any]]:
 
 def servers_from(sections: Mapping[str, Mapping[str, Any]], environ: Mapping[str, str]) -> dict[str, ServerSettings]:
     """The settings of all servers, from the fleet file and from variables, which take precedence. Raises `WrongUsage`
-    for an invalid variable, or for one of a server that isn't in the fleet file."""
+    for an invalid variable, or for one that belongs to no server in the fleet file."""
     known = variables_of(sections)
     values = {name: dict(section) for name, section in sections.items()}
     for name in _given(environ):
         if name not in known:
-            raise WrongUsage(f"variable {name} is not a setting of a server in the fleet file. {_hint(name, known)}")
+            raise WrongUsage(f"variable {name} is not for a server in the fleet file. {_hint(name, known)}")
         server, setting = known[name]
         values[server][setting] = _from_text(setting, environ[name], name)
     return {
@@ -116,14 +117,14 @@ def _validated(section: Mapping[str, Any], where: str) -> ServerSettings:
 
 def _sentence(setting: str, kind: str, where: str) -> str:
     if kind == "extra_forbidden":
-        return f"{setting} {where} is not a setting of a server. {did_you_mean(setting, SERVER_SETTINGS)}".rstrip()
+        return f"{setting} {where} is not a server setting. {did_you_mean(setting, SERVER_SETTINGS)}".rstrip()
     expected = _EXPECTED.get(setting, "non-empty text")
     return f"{setting} {where} is {'missing' if kind == 'missing' else 'invalid'}: expected {expected}"
 
 
 def refuse_single_server(given: Mapping[str, str], servers: Sequence[str], where: str) -> None:
-    """Raise `WrongUsage` if settings of a single server are given (with their origins), too: it would be unclear which
-    of the servers they are for."""
+    """Raise `WrongUsage` if settings for a single server are also given (`given` has their origins): it would be
+    unclear which of the servers they are for."""
     for name in SERVER_SETTINGS:
         if name in given:
             raise WrongUsage(

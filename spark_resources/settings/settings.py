@@ -368,7 +368,7 @@ class Settings(BaseSettings):
         """
         if unknown := sorted(set(options) - set(cls.model_fields)):
             if new := RENAMED.get(unknown[0]):
-                raise WrongUsage(f"the setting '{unknown[0]}' is now called '{new}'")
+                raise WrongUsage(f"the setting '{unknown[0]}' was renamed to '{new}'")
             suggestion = did_you_mean(unknown[0], cls.model_fields)
             raise WrongUsage(f"there is no setting '{unknown[0]}'. {suggestion}".rstrip())
         refuse_unknown_variables(environ)
@@ -539,10 +539,10 @@ def refuse_unknown_variables(environ: Mapping[str, str]) -> None:
     unknown = unknown_variables(environ)
     renamed = {PREFIX + old.upper(): PREFIX + new.upper() for old, new in RENAMED.items()}
     if old := [name for name in unknown if name in renamed]:
-        explanation = ", and ".join(f"{name} is now called {renamed[name]}" for name in old)
+        explanation = ", and ".join(f"{name} was renamed to {renamed[name]}" for name in old)
         raise WrongUsage(f"variable {explanation}: set the new name and unset the old one.")
     if unknown:
         explanation = " ".join(
-            f"{name} is not a setting of lakegc. {did_you_mean(name, known)}".strip() for name in unknown
+            f"{name} is not a lakegc setting. {did_you_mean(name, known)}".strip() for name in unknown
         )
         raise WrongUsage(f"variable {explanation} Correct its spelling, or unset it.")

@@ -53,7 +53,7 @@ def test_a_renamed_setting_is_refused_on_the_command_line(lake: Lake, lakegc: La
     settings = lake.sandbox.settings
 
     lakegc(settings, "--set", f"{old}=1", "status").stopped(2, f"--set {old}: the setting is now called {new}")
-    lakegc({**settings, old: "1"}, "status").stopped(2, f"LAKEGC_{old.upper()} is now called LAKEGC_{new.upper()}")
+    lakegc({**settings, old: "1"}, "status").stopped(2, f"LAKEGC_{old.upper()} was renamed to LAKEGC_{new.upper()}")
 
 
 @pytest.mark.parametrize("value", [True, False])

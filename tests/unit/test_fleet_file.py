@@ -88,7 +88,7 @@ def test_patterns_that_contradict_each_other_are_refused_for_the_repositories_th
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        ('min_aeg = "1h"', "min_aeg in .*/lakegc.toml is not a setting of lakegc. Did you mean min_age?"),
+        ('min_aeg = "1h"', "min_aeg in .*/lakegc.toml is not a lakegc setting. Did you mean min_age?"),
         ('[repositories."x-*"]\nbrake_shar = 1', r'brake_shar in \[repositories."x-\*"\] of .* mean brake_share?'),
         ("[repository.x]\nmin_age = 1", "repository in .* Did you mean repositories?"),
         ("min_age = 24", "min_age in .* is '24': expected a duration such as 24h"),
@@ -100,8 +100,8 @@ def test_patterns_that_contradict_each_other_are_refused_for_the_repositories_th
         ('[spark_conf]\n"spark.hadoop.fs.s3a.secret.key" = "abc"', "spark_conf in .* contains a secret"),
         ('[repositories."x-*"]\nendpoint_url = "http://h"', "endpoint_url in .* applies to the whole process"),
         ("min_age =", "lakegc.toml is not valid TOML"),
-        ("repositories = 3", "has repositories that aren't sections"),
-        ("[repositories]\nlake = 3", "has repositories that aren't sections"),
+        ("repositories = 3", "has something other than sections"),
+        ("[repositories]\nlake = 3", "has something other than sections"),
         ("brake_share = true", "brake_share in .* is 'true': expected a fraction"),
         ('[repositories."x-*"]\nmax_missing = true', r'max_missing in \[repo.*"x-\*"\] of .* is .true.'),
         ("max_missing = " + "1" * 5000, "a value that is too long or nested too deeply"),
@@ -122,7 +122,7 @@ def test_an_invalid_file_is_refused_as_a_whole(tmp_path: Path, content: str, exp
 
 @pytest.mark.parametrize(("old", "new"), RENAMED.items())
 def test_a_renamed_setting_in_the_file_is_refused_with_its_new_name(tmp_path: Path, old: str, new: str) -> None:
-    with pytest.raises(WrongUsage, match=f"{old} in .*: the setting is now called {new}"):
+    with pytest.raises(WrongUsage, match=f"the setting '{old}' in .* was renamed to '{new}'"):
         load(tmp_path, f"{old} = 1")
 
 
@@ -190,7 +190,7 @@ def test_a_file_that_others_may_have_put_into_the_working_directory_is_used_only
     else:
         path.chmod(0o666)
 
-    with pytest.raises(WrongUsage, match="set LAKEGC_CONFIG to it"):
+    with pytest.raises(WrongUsage, match="set LAKEGC_CONFIG to this path"):
         Settings.load({}, NO_HOME, directory=tmp_path)
     assert Settings.load({"LAKEGC_CONFIG": str(path)}, NO_HOME, directory=tmp_path).brake_share == 0.02
 

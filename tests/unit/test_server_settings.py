@@ -92,8 +92,8 @@ def test_a_section_for_a_name_precedes_one_for_an_id_which_precedes_patterns(
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        ("servers = 3\n", "servers in .* aren't sections: expected \\[servers.NAME\\]"),
-        ("[servers]\nprod = 3\n", "aren't sections"),
+        ("servers = 3\n", "'servers' in .* has something other than sections: expected \\[servers.NAME\\]"),
+        ("[servers]\nprod = 3\n", "has something other than sections"),
         ('[servers.Prod]\nendpoint_url = "https://prod"\n', r"\[servers.Prod\] .* lower-case letters"),
         ('[servers."a/b"]\nendpoint_url = "https://prod"\n', "lower-case letters"),
         ("[servers.prod]\n", r"endpoint_url in \[servers.prod\] of .* is missing: expected http"),
@@ -101,7 +101,7 @@ def test_a_section_for_a_name_precedes_one_for_an_id_which_precedes_patterns(
             '[servers.prod]\nendpoint_url = "prod"\n',
             r"endpoint_url in \[servers.prod\] of .* is invalid: expected http",
         ),
-        (PROD + "endpoint = 3\n", r"endpoint in \[servers.prod\] .* is not a setting of a server. Did you mean"),
+        (PROD + "endpoint = 3\n", r"endpoint in \[servers.prod\] .* is not a server setting. Did you mean"),
         (PROD + 'secret_access_key = "x"\n', "is a secret.*LAKEGC_SERVERS_PROD_SECRET_ACCESS_KEY instead"),
         (PROD + 'verify_tls = "no"\n', "verify_tls .* is invalid: expected true or false"),
         (
@@ -109,7 +109,7 @@ def test_a_section_for_a_name_precedes_one_for_an_id_which_precedes_patterns(
             "endpoint_url in .* is for a single lakeFS server, but .* several",
         ),
         (PROD + LAB + '[repositories."test/*"]\nbrake_share = 0.1\n', "the servers are prod, lab-1"),
-        (PROD + '[repositories."prod/*"]\nbrake_share = 0.1\n', "there are not several servers"),
+        (PROD + '[repositories."prod/*"]\nbrake_share = 0.1\n', "there is only one server"),
         (PROD + LAB + '[repositories."prod/*"]\nservers = {}\n', "applies to the whole process"),
     ],
 )
@@ -121,10 +121,10 @@ def test_an_invalid_fleet_file_is_refused(tmp_path: Path, content: str, expected
 @pytest.mark.parametrize(
     ("variables", "expected"),
     [
-        ({"LAKEGC_SERVERS_TEST_ACCESS_KEY_ID": "x"}, "LAKEGC_SERVERS_TEST_ACCESS_KEY_ID is not a setting of a server"),
+        ({"LAKEGC_SERVERS_TEST_ACCESS_KEY_ID": "x"}, "LAKEGC_SERVERS_TEST_ACCESS_KEY_ID is not for a server"),
         ({"LAKEGC_SERVERS_PROD_ENDPOINT_URL": "nowhere"}, "endpoint_url of server prod .* is invalid"),
         ({"LAKEGC_SERVERS_PROD_VERIFY_TLS": "maybe"}, "expected true or false"),
-        ({"LAKEGC_SERVERS": "{}"}, "LAKEGC_SERVERS is not a setting"),
+        ({"LAKEGC_SERVERS": "{}"}, "LAKEGC_SERVERS is not a lakegc setting"),
         ({"LAKEGC_ENDPOINT_URL": "http://x"}, "variable LAKEGC_ENDPOINT_URL is for a single lakeFS server"),
         ({"LAKEGC_SECRET_ACCESS_KEY": "x"}, "variable LAKEGC_SECRET_ACCESS_KEY is for a single lakeFS server"),
     ],

@@ -243,7 +243,7 @@ def test_an_unknown_option_is_refused(home: Path) -> None:
 )
 def test_a_misspelt_variable_is_refused_with_the_closest_name(home: Path, name: str, meant: str) -> None:
     """If it were ignored, a backup or an age that somebody relies on would not apply."""
-    with pytest.raises(WrongUsage, match=f"variable {name} is not a setting of lakegc. Did you mean {meant}\\?"):
+    with pytest.raises(WrongUsage, match=f"variable {name} is not a lakegc setting. Did you mean {meant}\\?"):
         Settings.load({name: "72h", "LAKEGC_MIN_AGE": "48h", "PATH": "/bin"}, home)
 
 
@@ -256,9 +256,9 @@ def test_a_renamed_setting_is_refused_with_its_new_name(home: Path, old: str, ne
     assert new in Settings.model_fields
     assert old not in Settings.model_fields
     for environ in ({before: "1"}, {before: "1", now: "1"}):
-        with pytest.raises(WrongUsage, match=f"variable {before} is now called {now}: set the new name"):
+        with pytest.raises(WrongUsage, match=f"variable {before} was renamed to {now}: set the new name"):
             Settings.load(environ, home)
-    with pytest.raises(WrongUsage, match=f"the setting '{old}' is now called '{new}'"):
+    with pytest.raises(WrongUsage, match=f"the setting '{old}' was renamed to '{new}'"):
         Settings.load({}, home, **{old: "1"})
 
 
@@ -272,7 +272,7 @@ def test_all_renamed_variables_are_named_at_once(home: Path) -> None:
 
 def test_an_unknown_variable_is_refused(home: Path) -> None:
     """If there are several, all of them are named."""
-    with pytest.raises(WrongUsage, match=r"LAKEGC_XYZZY is not a .* LAKEGC_ZYX is not a setting of lakegc\. Correct"):
+    with pytest.raises(WrongUsage, match=r"LAKEGC_XYZZY is not a .* LAKEGC_ZYX is not a lakegc setting\. Correct"):
         Settings.load({"LAKEGC_XYZZY": "1", "LAKEGC_ZYX": "1"}, home)
 
 
