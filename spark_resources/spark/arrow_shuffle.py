@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ROWS_PER_BUCKET = 500_000
-ROWS_AT_ONCE, BYTES_AT_ONCE = 200_000, 64 << 20  # processed together, whichever is less
+ROWS_PER_CHUNK, BYTES_PER_CHUNK = 200_000, 64 << 20  # packed together, whichever is less
 ROWS_WORTH_A_TASK = 25_000
 MAX_ROWS_ON_DRIVER = 25_000  # up to this many are grouped on the driver
 ROWS_PER_BATCH = 50_000
@@ -308,10 +308,10 @@ def bucket_batches(
 
     `number` is the position of the file's input, `read` the number of rows in the file before any selection.
     """
-    rows_at_once = max(1, min(ROWS_AT_ONCE, len(table) * BYTES_AT_ONCE // max(table.nbytes, 1)))
+    rows_per_chunk = max(1, min(ROWS_PER_CHUNK, len(table) * BYTES_PER_CHUNK // max(table.nbytes, 1)))
     read_and_sent = (read, len(table))
-    for offset in range(0, max(len(table), 1), rows_at_once):
-        rows_of_batch = table.slice(offset, rows_at_once).combine_chunks()
+    for offset in range(0, max(len(table), 1), rows_per_chunk):
+        rows_of_batch = table.slice(offset, rows_per_chunk).combine_chunks()
         addresses = rows_of_batch["address"]
         bucket_of_row = (
             bucket_of(addresses, buckets) if boundaries is None or buckets == 1 else range_of(addresses, boundaries)

@@ -1,9 +1,9 @@
 """An archive of the classes that Spark's JVM loads, so that the next JVM maps them (Java's class data sharing).
 
 It halves Spark's start-up time. A JVM that finds no archive writes one when it exits, after lakegc itself has ended.
-That takes about 15 seconds of CPU time and 150 MB in the user's cache, once for each combination of Java and Spark. A
-JVM refuses an archive that is damaged or was made by another Java or from other jars; lakegc also refuses one that
-another user could have written.
+That takes about 15 seconds of CPU time and 150 MB in the user's cache, once for each combination of Java and Spark
+installations. A JVM refuses an archive that is damaged, or was made by another Java installation or from other jars;
+lakegc also refuses one that another user could have written.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ COMPLETE_AFTER_S = 10  # a JVM opens the file when its content is ready, and wri
 
 
 def archive_options(java: Path, spark: Path, *, folder: Path, now: float) -> str:
-    """The options for the JVM that the command `java` starts for the Spark in `spark`; empty if nothing can be cached.
+    """The options for the JVM that the command `java` starts for the Spark installation in `spark`; empty if nothing
+    can be cached.
 
     `folder` is the cache folder, `now` is in seconds since 1970.
     """

@@ -26,7 +26,7 @@ from spark_resources.spark.partitioning import tasks_from_rows
 from spark_resources.spark.task_report import TaskReport
 from spark_resources.spark.tasks import Batches, Rows, Tasks, as_frame, collected, mapped, task_name
 from spark_resources.stores.base import read_to_verify
-from spark_resources.stores.prefetch import AT_ONCE, fetch_in_parallel, prefetch
+from spark_resources.stores.prefetch import CONCURRENT_REQUESTS, fetch_in_parallel, prefetch
 from spark_resources.stores.retry import delete_own_files
 
 if TYPE_CHECKING:
@@ -372,7 +372,9 @@ def all_batches(place: Place, dataset: Dataset, schema: pa.Schema, *, rows: int 
 def _files_of(place: Place, dataset: Dataset) -> Iterator[tuple[File, bytes]]:
     """Each file of a dataset with its bytes, fetched in parallel. Raises as `verified_bytes` does."""
     largest = max((file.size for file in dataset.files), default=0)
-    return prefetch(dataset.files, partial(verified_bytes, place, dataset.folder), AT_ONCE, expected_size=largest)
+    return prefetch(
+        dataset.files, partial(verified_bytes, place, dataset.folder), CONCURRENT_REQUESTS, expected_size=largest
+    )
 
 
 def read_file(place: Place, folder: str, file: File, schema: pa.Schema) -> pa.Table:

@@ -23,7 +23,8 @@ def java_command(environ: Mapping[str, str]) -> Path | None:
 
 
 def java_version(environ: Mapping[str, str]) -> int | None:
-    """The major version of the Java that Spark would start; None if there is none or it reports no version."""
+    """The major version of the Java runtime that Spark would start; None if there is no runtime or it reports no
+    version."""
     command = java_command(environ)
     if command is None:
         return None
@@ -42,9 +43,9 @@ def java_version(environ: Mapping[str, str]) -> int | None:
 
 
 def check_java(environ: Mapping[str, str]) -> int:
-    """The version of the Java that Spark would start. Warns if it is newer than the supported ones.
+    """The version of the Java runtime that Spark would start. Warns if it is newer than the supported ones.
 
-    Raises `WrongUsage`, with advice on how to install a supported one, if there is none or it is too old.
+    Raises `WrongUsage`, with advice on how to install a supported one, if there is no runtime or it is too old.
     """
     version = supported_java(environ)
     if version > JAVA_VERSIONS[-1]:

@@ -47,9 +47,9 @@ def tasks_from_rows(
 
     On the executors, there are at most eight tasks per core, so with many rows the tasks are larger.
 
-    With `order_by`, rows are ordered by these columns, and neighbours go to the same task. With `weights`, one per row,
-    all tasks get about the same total weight; without them, about the same number of rows. If there are at most
-    `max_on_driver` tasks, they run on the driver.
+    With `order_by`, rows are ordered by these columns, and neighboring rows go to the same task. With `weights`, one
+    per row, all tasks get about the same total weight; without them, about the same number of rows. If there are at
+    most `max_on_driver` tasks, they run on the driver.
     """
     if not len(table):
         return Tasks(spark, table.schema, (), max_on_driver)

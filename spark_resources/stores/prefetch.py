@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 _Item = TypeVar("_Item")
 _Fetched = TypeVar("_Fetched")
 
-AT_ONCE = 16  # requests for small files
+CONCURRENT_REQUESTS = 16  # for small files
 ALWAYS_AHEAD = 4
 MAX_BYTES_AHEAD = 32 << 20
 UNKNOWN_SIZE = MAX_BYTES_AHEAD // ALWAYS_AHEAD
@@ -51,5 +51,6 @@ def prefetch(
 
 
 def fetch_in_parallel(items: Iterable[_Item], fetch: Callable[[_Item], _Fetched]) -> Iterator[_Fetched]:
-    """What `fetch` returns for each item, in order. AT_ONCE are fetched in parallel, so the results must be small."""
-    return (fetched for _, fetched in prefetch(items, fetch, AT_ONCE, size_of=lambda _: 1, expected_size=1))
+    """What `fetch` returns for each item, in order. CONCURRENT_REQUESTS are fetched in parallel, so the results must be
+    small."""
+    return (fetched for _, fetched in prefetch(items, fetch, CONCURRENT_REQUESTS, size_of=lambda _: 1, expected_size=1))
