@@ -20,7 +20,13 @@ from spark_resources.spark.partitioning import tasks_from_rows
 from spark_resources.spark.task_report import TaskReport
 from spark_resources.spark.tasks import Batches, Tasks
 from spark_resources.stores.base import Store, folders_in
-from spark_resources.stores.parallel_listing import AT_ONCE, Part, all_fit_in_one_page, pages_of_parts, split_part
+from spark_resources.stores.parallel_listing import (
+    CONCURRENT_LISTINGS,
+    Part,
+    all_fit_in_one_page,
+    pages_of_parts,
+    split_part,
+)
 from spark_resources.stores.place import Place
 
 ROOT_PART = Part(ROOT, flat=True)
@@ -73,7 +79,7 @@ def split_parts(store: Store, parts: Sequence[Part], *, max_pieces: int) -> list
     A long root is split into up to `max_pieces` pieces, and so is each long part if there are fewer parts than that.
     """
     to_split = [ROOT_PART, *(parts if len(parts) < max_pieces else [])]
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ThreadPoolExecutor(CONCURRENT_LISTINGS) as pool:
         pieces = [
             piece for split in pool.map(partial(split_part, store, count=max_pieces), to_split) for piece in split
         ]

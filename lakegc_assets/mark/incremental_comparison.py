@@ -20,8 +20,8 @@ from spark_resources.mark_store.record import MarkRecord
 from spark_resources.model import ADDRESSES, RANGE_REFS
 from spark_resources.spark.arrow_shuffle import GroupedRows, Input
 from spark_resources.spark.partitioning import MAX_BROADCAST_ADDRESSES
-from spark_resources.stores.parallel_listing import AT_ONCE
 
+CONCURRENT_READS = 8  # of files
 ROWS_PER_ADDRESS = 4  # the usual maximum: stored, staged at the first read, staged at the second read, in a range
 
 
@@ -53,7 +53,7 @@ def addresses_of(
     if entries + sum(source.count for source in inputs) > ROWS_PER_ADDRESS * MAX_BROADCAST_ADDRESSES:
         return None
     files = [file for source in inputs for file in source.files]
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ThreadPoolExecutor(CONCURRENT_READS) as pool:
         columns = list(pool.map(lambda file: file.read()["address"], files))
     if live_again:
         columns.append(chain.addresses(live_again).toArrow()["address"])

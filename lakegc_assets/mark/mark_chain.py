@@ -44,7 +44,7 @@ from spark_resources.spark.datasets import Dataset, all_batches, all_rows, read_
 from spark_resources.spark.task_report import TaskReport
 from spark_resources.spark.tasks import as_frame
 from spark_resources.stores.base import folders_in
-from spark_resources.stores.parallel_listing import AT_ONCE
+from spark_resources.stores.parallel_listing import CONCURRENT_LISTINGS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -335,7 +335,7 @@ def restored_marks(store: Store, since: datetime) -> Iterator[str]:
             for listed in page.objects
         )
 
-    with ThreadPoolExecutor(AT_ONCE) as pool:  # one request per existing mark
+    with ThreadPoolExecutor(CONCURRENT_LISTINGS) as pool:  # one request per existing mark
         flags = list(pool.map(has_restored_since, folders))
     yield from (
         folder.removeprefix(MARKS_ROOT).rstrip("/")

@@ -24,8 +24,8 @@ from spark_resources.stores.arrow_pages import ArrowPage, arrow_pages
 from spark_resources.stores.base import Store
 from spark_resources.stores.local.store import LocalStore
 
-AT_ONCE = 8  # requests in flight in one process
-PAGES_BEFORE_FIRST_SPLIT = 10  # a slice of lakeFS has at most about 50
+CONCURRENT_LISTINGS = 8  # requests in flight in one process
+PAGES_BEFORE_FIRST_SPLIT = 10  # a lakeFS slice has at most about 50
 PAGES_BETWEEN_SPLITS = 2  # a split may cost a request that finds nothing
 _LAST = "\U0010fffd"  # practically no name in a folder sorts after it
 _PAGE_SIZE = 1000  # the most keys that a store lists in one page
@@ -56,7 +56,7 @@ def pages_of_parts(
     store: Store,
     parts: Sequence[Part],
     *,
-    at_once: int = AT_ONCE,
+    at_once: int = CONCURRENT_LISTINGS,
     page_size: int = _PAGE_SIZE,
     pages_before_first_split: int = PAGES_BEFORE_FIRST_SPLIT,
 ) -> Iterator[tuple[str, ArrowPage]]:
@@ -259,7 +259,7 @@ def all_fit_in_one_page(store: Store, parts: Sequence[Part]) -> bool:
         pages = arrow_pages(store, part.folder, delimiter="/" if part.flat else None, page_size=_PAGE_SIZE)
         return next(pages, None) is None or next(pages, None) is None
 
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ThreadPoolExecutor(CONCURRENT_LISTINGS) as pool:
         return all(pool.map(fits_in_one_page, parts))
 
 

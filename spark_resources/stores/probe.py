@@ -67,8 +67,8 @@ def recorded_capabilities(store: Store, endpoint: str, *, token: str, seal: Seal
     """The capabilities that an earlier probe recorded in this namespace, or those that a new probe finds and records.
 
     A record is valid for 30 days by the store's clock, and only for the endpoint that was probed. With a seal it is
-    signed, and any other record is replaced: a forged one could claim MD5 ETags, which spare path probes. `token` must
-    be unique to this call.
+    signed, and any other record is replaced: a forged one could claim MD5 ETags, which make path probes unnecessary.
+    `token` must be unique to this call.
     """
     now = store.now()
     recorded = read_record(store, endpoint, now, seal)
@@ -86,8 +86,8 @@ def recorded_capabilities(store: Store, endpoint: str, *, token: str, seal: Seal
 
 
 def read_record(store: Store, endpoint: str, now: datetime, seal: Seal | None = None) -> Capabilities | None:
-    """The capabilities that an earlier probe of this endpoint recorded; None if there is no valid record at `now`, or
-    if there is a seal that it doesn't have."""
+    """The capabilities that an earlier probe of this endpoint recorded; None if there is no valid record at `now`, or,
+    with a seal, none that is signed with it."""
     with suppress(NotFound, Untrusted, ValueError, KeyError, TypeError, AttributeError):
         record = read_json(Records(store, seal).read(RECORD_KEY))
         is_valid = record["endpoint"] == endpoint and record.get("format", FORMAT) == FORMAT

@@ -23,7 +23,7 @@ from spark_resources.model import STORED_OBJECTS, Namespace
 from spark_resources.spark.datasets import write_produced
 from spark_resources.spark.resource import SparkResource
 from spark_resources.stores.base import Store
-from spark_resources.stores.parallel_listing import AT_ONCE, pages_of_parts
+from spark_resources.stores.parallel_listing import CONCURRENT_LISTINGS, pages_of_parts
 from spark_resources.stores.place import Place
 from tests.bench.limits import raw
 from tests.support.mark_runs import environment
@@ -108,7 +108,7 @@ def main() -> None:
     options.add_argument("--objects", type=int, default=100_000)
     options.add_argument("--slices", type=int, default=20)
     options.add_argument("--rounds", type=int, default=3)
-    options.add_argument("--at-once", type=int, default=AT_ONCE)
+    options.add_argument("--at-once", type=int, default=CONCURRENT_LISTINGS)
     options.add_argument("--way", action="append", default=[])
     chosen = options.parse_args()
     with environment({}), seaweedfs() as server:

@@ -227,7 +227,7 @@ def test_a_redirect_is_reported_in_one_sentence_and_not_followed(status: int, bo
                 assert "\n" not in message
                 assert "secret" not in message
                 if status != 303:  # botocore never gets to report it
-                    assert f"redirect (HTTP {status}) to {elsewhere.url}" in message
+                    assert f"redirected the request (HTTP {status}) to {elsewhere.url}" in message
                 assert len(fixed_server.seen) <= 2  # one by the fast path, one by boto3, neither repeated
             [result] = store.delete_many(["data/x"])
             assert (result.deletion, result.transient) == (Deletion.FAILED, False)

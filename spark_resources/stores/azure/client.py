@@ -224,8 +224,8 @@ def _error_of_response(error: HttpResponseError, what: str, where: str, key: str
     if 300 <= (status or 0) < 400:
         target = redirect_target(headers.get("Location", ""))
         return Unavailable(
-            f"{what}: the server sent a redirect (HTTP {status}) to {target}, which is not followed. "
-            "Check LAKEGC_AZURE_ENDPOINT_URL."
+            f"{what}: the server redirected the request (HTTP {status}) to {target}, and lakegc doesn't follow "
+            "redirects. Check LAKEGC_AZURE_ENDPOINT_URL."
         )
     failure = f"{failure} (HTTP {status}). Try again. If the error persists, check the account's logs."
     return Transient(failure, after_s=retry_after_s(headers)) if is_transient(error) else Unavailable(failure)

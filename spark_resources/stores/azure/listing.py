@@ -1,7 +1,7 @@
 """Requests a page of blobs from Azure and parses the response.
 
 The library authorizes and sends the request. Its own parser is not used, because it would take most of the time, and
-because it takes a response for the last page if the response doesn't say whether more pages follow.
+because it mistakes a response that doesn't say whether more pages follow for the last page.
 """
 
 from __future__ import annotations

@@ -248,8 +248,8 @@ def _error_of_response(error: ErrorResponse, what: str, where: str) -> LakegcErr
         return NotFound(f"the bucket of {where} does not exist. Check the namespace and the endpoint.")
     if 300 <= error.status < 400:
         return Unavailable(
-            f"{what}: the server sent a redirect (HTTP {error.status}) to "
-            f"{redirect_target(error.headers.get('Location', ''))}, which is not followed. Check "
+            f"{what}: the server redirected the request (HTTP {error.status}) to "
+            f"{redirect_target(error.headers.get('Location', ''))}, and lakegc doesn't follow redirects. Check "
             "LAKEGC_GCS_ENDPOINT_URL."
         )
     if error.status == 404:

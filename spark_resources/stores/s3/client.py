@@ -111,7 +111,7 @@ def s3_client(settings: StoreSettings) -> S3Client:
 class Redirected(BotoCoreError):
     """Raised for any redirect other than AWS's own to another region."""
 
-    fmt = "the server sent a redirect (HTTP {status}) to {location}, which is not followed"
+    fmt = "the server redirected the request (HTTP {status}) to {location}, and lakegc doesn't follow redirects"
 
 
 def _refuse_redirect(response_dict: dict[str, Any], operation_model: Any, *, custom_endpoint: bool, **_: Any) -> None:

@@ -38,7 +38,11 @@ class FastReads:
 
     @classmethod
     def of(cls, client: S3Client, settings: StoreSettings, bucket: str) -> FastReads | None:
-        """Fast reads for this bucket; None if boto3 has to locate the bucket, or has its own CA bundle."""
+        """Fast reads for this bucket; None if they aren't possible.
+
+        They require a configured endpoint with path-style addressing, because otherwise boto3 has to locate the bucket.
+        An https:// endpoint must not have a custom CA bundle.
+        """
         if settings.s3_endpoint_url is None or not settings.uses_path_style:
             return None
         if client.meta.endpoint_url.startswith("https:") and ca_bundle_of(client) is not None:
