@@ -124,7 +124,7 @@ class Copier:
             else abs(properties.modified - original.modified) < _TIME_TOLERANCE
         )
         if properties.size != original.size or not is_same:
-            raise Changed(f"{original.key!r} in {self.source.where} was replaced after lakegc had looked it up")
+            raise Changed(f"{original.key!r} in {self.source.where} was replaced after lakegc looked it up")
 
     def _copy_streamed(
         self, original: StoredObject, key: str, recorded: ObjectProperties | None, sha256: str | None

@@ -20,9 +20,9 @@ from spark_resources.stores.parallel_listing import Part, pages_of_parts
 
 FOUND = LISTED_OBJECTS
 FEW = 8  # keys of one slice: up to this number are looked up one by one instead of by listing
-AT_ONCE = 8
-AT_ONCE_PER_SLICE = 4
-STATS_AT_ONCE = 16
+CONCURRENT_SLICES = 8
+CONCURRENT_LISTINGS_PER_SLICE = 4
+CONCURRENT_STATS = 16
 PAGE = 1_000  # keys in a page of a listing
 IDLE_PAGES = 2  # pages without a wanted key after which a listing jumps
 FLAT = (ROOT, DATA)  # slices that contain only the objects directly in the folder
@@ -57,7 +57,7 @@ class Lookup:
         if jobs and self._must_list_slice(*jobs[-1]):
             *jobs, (last, _) = jobs
             parts.append(self._cached_slice(last))
-        with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
+        with ThreadPoolExecutor(max_workers=CONCURRENT_SLICES) as pool:
             parts += pool.map(lambda job: self._look_up_slice(*job), jobs)
         return pa.concat_tables(parts) if parts else FOUND.empty_table()
 
@@ -70,14 +70,14 @@ class Lookup:
         counts = zip(slices, (pc.sum(pc.equal(wanted["slice"], name)).as_py() for name in slices), strict=True)
         to_list = [name for name, keys in counts if self._is_faster_to_list(name, keys)]
         one_by_one = wanted.filter(pc.invert(pc.is_in(wanted["slice"], pa.array(to_list, pa.string()))))
-        with ThreadPoolExecutor(max_workers=STATS_AT_ONCE) as pool:
+        with ThreadPoolExecutor(max_workers=CONCURRENT_STATS) as pool:
             listed = list(pool.map(self._list_slice, to_list))
             found = pool.map(self._stat, one_by_one["address"].to_pylist())
             return pa.concat_tables([*listed, as_table(stored for stored in found if stored is not None)])
 
     def _is_faster_to_list(self, folder: str, keys: int) -> bool:
         """Whether listing the slice, page by page, should take less time than looking up this many of its keys."""
-        return folder in self._object_counts and (self._object_counts[folder] // PAGE + 1) * STATS_AT_ONCE <= keys
+        return folder in self._object_counts and (self._object_counts[folder] // PAGE + 1) * CONCURRENT_STATS <= keys
 
     def _must_list_slice(self, folder: str, keys: list[str]) -> bool:
         return folder == self._slice or (len(keys) > FEW and (folder in FLAT or not self.store.capabilities.byte_order))
@@ -99,7 +99,8 @@ class Lookup:
     def _list_slice(self, folder: str) -> pa.Table:
         part = Part(folder, flat=folder in FLAT)
         listed = pa.Table.from_batches(
-            [page.objects for _, page in pages_of_parts(self.store, [part], at_once=AT_ONCE_PER_SLICE)], schema=FOUND
+            [page.objects for _, page in pages_of_parts(self.store, [part], at_once=CONCURRENT_LISTINGS_PER_SLICE)],
+            schema=FOUND,
         )
         self._object_counts[folder] = len(listed)
         return listed

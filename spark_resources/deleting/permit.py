@@ -5,8 +5,9 @@
 
 The permit carries an HMAC with a secret that the driver makes for the round and gives to its tasks, never to the store:
 anyone who can write to the namespace can remove a permit, but not forge one. An earlier permit that is put back expires
-when it would have anyway. The driver renews the permit after each listing of branch heads. It needn't reach a task to
-stop the deletes: a permit that isn't renewed expires, whether the driver, its network or the lakeFS server has failed.
+when it would have anyway. The driver renews the permit after each listing of branch heads. The driver needn't reach a
+task to stop the deletes: a permit that isn't renewed expires, whether the driver, its network or the lakeFS server has
+failed.
 """
 
 from __future__ import annotations

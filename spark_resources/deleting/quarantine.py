@@ -18,7 +18,7 @@ from spark_resources.stores.base import AlreadyExists, Changed, DeleteResult, De
 from spark_resources.stores.transfer import HashingIterator
 
 QUARANTINE_ROOT = GC_ROOT + "quarantine/"
-COPIES_AT_ONCE = 16
+CONCURRENT_COPIES = 16
 
 
 def key_in_quarantine(mark_id: str, address: str) -> str:
@@ -99,7 +99,7 @@ def process_in_threads(
         except LakegcError as error:
             return DeleteResult(key, Deletion.FAILED, type(error).__name__, str(error))
 
-    with ThreadPoolExecutor(max_workers=COPIES_AT_ONCE, thread_name_prefix="lakegc-copy") as pool:
+    with ThreadPoolExecutor(max_workers=CONCURRENT_COPIES, thread_name_prefix="lakegc-copy") as pool:
         results = list(pool.map(process, keys))
     return (
         [result for result in results if result is not None],
