@@ -71,7 +71,7 @@ class ReplayedExample:
 def replay(sandbox: Sandbox, *, now: datetime) -> ReplayedExample:
     """Create the example's repository in a sandbox, with the history shifted so that its run day is `now`.
 
-    In a folder, objects are as old as their commits; a store dates them by its own clock.
+    In a local folder, objects are as old as their commits; an object store dates them by its own clock.
     """
     shift = now - RUN_DAY
     paths: dict[str, str] = {}

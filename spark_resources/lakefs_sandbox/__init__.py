@@ -1,4 +1,5 @@
-"""A local lakeFS-compatible server on a folder or bucket, for the demo, trials and tests, with real HTTP and tables."""
+"""A local lakeFS-compatible server for the demo, trials and tests, with real HTTP and tables. Its objects are in a
+local folder or in a bucket."""
 
 from __future__ import annotations
 

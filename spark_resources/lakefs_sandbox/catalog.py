@@ -27,7 +27,7 @@ _DUMMY = b"this is dummy data - created by lakeFS to check accessibility"
 class Catalog:
     """Everything behind the sandbox's routes: one state file, one block store, one clock.
 
-    Objects are in a folder next to the state file or, if `place` is given, in a store.
+    Objects are in a folder next to the state file or, if `place` is given, in an object store.
     """
 
     def __init__(

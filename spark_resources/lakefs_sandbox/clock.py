@@ -28,7 +28,7 @@ class Clock(Protocol):
 
 
 class SandboxClock:
-    """The clock of a sandbox on a folder, which is the local adapter's configured path."""
+    """The clock of a sandbox whose objects are in a local folder, the local adapter's configured path."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / CLOCK_FILE
@@ -57,7 +57,7 @@ class SandboxClock:
 
 
 class MachineClock:
-    """The machine's clock, which can't be set: an external store keeps its own time."""
+    """The machine's clock, which can't be set: an object store keeps its own time."""
 
     def offset(self) -> timedelta:
         return timedelta(0)
@@ -68,6 +68,6 @@ class MachineClock:
     def set(self, moment: datetime | None) -> None:
         if moment is not None:
             raise WrongUsage(
-                "the sandbox's clock can't be set if its objects are in a store: the store dates them by its own "
-                "clock, so ages would be wrong. Use a sandbox on a folder."
+                "the sandbox's clock can't be set if its objects are in an object store: the store dates them by its "
+                "own clock, so ages would be wrong. Use a sandbox with its objects in a local folder."
             )

@@ -35,9 +35,9 @@ class Sandbox:
 
     `port` 0 chooses a free port. `oversights` are the omissions of a real server in the lists that it prepares for
     collectors; all of them by default. `uncommitted_page_size` is the number of addresses per page of the uncommitted
-    list, `range_entries` the average number of entries per range. Objects are also in the folder, unless `place` is
-    given. `request_log` is called with one line per request. `faults` are occasional faults of a real server when it
-    lists staged objects; none by default.
+    list, `range_entries` the average number of entries per range. Objects are also in the folder, unless `place` names
+    an object store for them. `request_log` is called with one line per request. `faults` are the faults of a real
+    server to inject when staged objects are listed; none by default.
 
     As a context manager, it starts and stops the server. `repository` and `create` use the same data and also work
     without the server.
@@ -112,7 +112,8 @@ class Sandbox:
 
     @property
     def local_path(self) -> Path:
-        """The local block adapter's configured path: namespace `local://x` is its folder `x`. Unused with a store."""
+        """The local block adapter's configured path: namespace `local://x` is its folder `x`. Unused if objects are in
+        an object store."""
         return self._catalog.local_path
 
     @property
@@ -146,7 +147,7 @@ class Sandbox:
 
     @property
     def clock_can_be_set(self) -> bool:
-        """Whether the clock can be set: not if objects are in a store."""
+        """Whether the clock can be set: not if objects are in an object store."""
         return self._place is None
 
     def now(self) -> datetime:
@@ -155,8 +156,8 @@ class Sandbox:
     def set_clock(self, moment: datetime | None) -> None:
         """Set the time of the server, the store and new files to `moment`; the clock continues from there.
 
-        None resets it to the machine's time. Raises `WrongUsage` for a time without a zone, and if objects are in a
-        store, which has its own clock.
+        None resets it to the machine's time. Raises `WrongUsage` for a time without a zone, and if objects are in an
+        object store, which has its own clock.
         """
         self._catalog.clock.set(moment)
 
@@ -165,7 +166,7 @@ class Sandbox:
     def create(
         self, name: str, *, storage_namespace: str = "", default_branch: str = "main", date: datetime | None = None
     ) -> SandboxRepository:
-        """Create a repository, by default in `local://<name>` or, with a store, in `<place>/<name>`.
+        """Create a repository, by default in `local://<name>` or, with an object store, in `<place>/<name>`.
 
         Raises `Problem` with the server's status.
         """

@@ -23,7 +23,8 @@ SETTING_PREFIXES = {"s3": "s3_", "gs": "gcs_", "https": "azure_", "http": "azure
 
 @dataclass(frozen=True, slots=True)
 class StorePlace:
-    """A store, and the URI under which repositories get their default namespaces, such as `s3://bucket/prefix`."""
+    """An object store, and the URI under which repositories get their default namespaces, such as
+    `s3://bucket/prefix`."""
 
     uri: str
     settings: StoreSettings
@@ -32,8 +33,8 @@ class StorePlace:
         match = re.match(r"(s3|gs)://[^/]|https?://[^/]+/[^/]", self.uri)  # the bucket; the account and container
         if match is None:
             raise WrongUsage(
-                f"'{self.uri}' is not a location in a store: expected s3://bucket/prefix, gs://bucket/prefix or "
-                "https://account.blob.core.windows.net/container/prefix"
+                f"'{self.uri}' is not a location in an object store: expected s3://bucket/prefix, gs://bucket/prefix "
+                "or https://account.blob.core.windows.net/container/prefix"
             )
 
     @property
@@ -57,7 +58,7 @@ class StoreBlockStore:
 
 
 class StoreObjects:
-    """The objects of a namespace in a store."""
+    """The objects of a namespace in an object store."""
 
     def __init__(self, storage_namespace: str, settings: StoreSettings) -> None:
         self.storage_namespace = storage_namespace.rstrip("/")

@@ -1,4 +1,4 @@
-"""The sandbox with its objects in a store: it serves the same repository, and a mark of it is correct."""
+"""The sandbox with its objects in an object store: it serves the same repository, and a mark of it is correct."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_imported_objects_are_read_by_their_full_addresses(provider: Provider, t
 
 def test_the_clock_of_a_sandbox_in_s3_cannot_be_set(sandbox: Sandbox) -> None:
     """The store dates objects by its own clock. Restoring the machine's time is allowed."""
-    with pytest.raises(WrongUsage, match="objects are in a store"):
+    with pytest.raises(WrongUsage, match="objects are in an object store"):
         sandbox.set_clock(datetime(2022, 3, 31, tzinfo=UTC))
     sandbox.set_clock(None)
     assert abs((sandbox.now() - datetime.now(UTC)).total_seconds()) < 60
