@@ -26,7 +26,7 @@ class Scope(StrEnum):
 
 
 class Event(StrEnum):
-    """What people are notified of."""
+    """The events that people are notified of."""
 
     APPROVAL_WAITING = "approval_waiting"  # a mark was finished, and has expired objects
     BRAKES_TRIPPED = "brakes_tripped"  # a finished mark trips brakes

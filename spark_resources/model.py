@@ -270,9 +270,9 @@ class Namespace:
                 "slashes or dots"
             )
         raise Refused(
-            f"the address {address} {what}. If it is in this namespace, lakegc would mistake a live object for "
-            "garbage, so it stops here. Compare the repository's storage namespace with the address, and report "
-            "this form of address to lakegc's developers.",
+            f"the address {address} {what}. If the address is in this namespace, going on would mistake a live object "
+            "for garbage, so lakegc stops here. Compare the repository's storage namespace with the address, and "
+            "report this form of address to lakegc's developers.",
             invariant=5,
         )
 
