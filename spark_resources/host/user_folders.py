@@ -24,7 +24,7 @@ NO_HOME = Path("/nonexistent")  # Debian's entry in passwd for users without a h
 
 
 def home_folder() -> Path:
-    """This user's home folder, which may not exist; NO_HOME if it is unknown."""
+    """This user's home folder, which might not exist; NO_HOME if it is unknown."""
     try:
         return Path.home()
     except RuntimeError:  # HOME isn't set, and the user has no entry in passwd, as in containers

@@ -130,7 +130,7 @@ class Mark:
         return self.place.store()
 
     def folder(self, asset: str, part: str = "") -> str:
-        """The folder of an asset's dataset, which may not exist yet."""
+        """The folder of an asset's dataset, which might not exist yet."""
         return f"{self._root}{asset}/{part + '/' if part else ''}"
 
     @classmethod
