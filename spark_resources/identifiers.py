@@ -101,7 +101,7 @@ class Partition:
         if not _REPOSITORY.match(repository):
             raise WrongUsage(
                 f"'{repository}' can't be a repository: expected an id of 3 to 63 lower-case letters, digits and -, "
-                "after the name of its server and a slash if several servers are configured"
+                "preceded by the name of its server and a slash if several servers are configured"
             )
         return cls(repository, check_mark_id(mark_id))
 

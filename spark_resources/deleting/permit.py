@@ -180,7 +180,7 @@ class PermitWatch:
                     self._expired_at = self._clock()
                 if self._clock() - self._expired_at >= PERMIT_WAIT_S:
                     raise Refused(
-                        "the driver has not renewed the permit in time, so nothing more is deleted in this round",
+                        "the driver did not renew the permit in time, so nothing more is deleted in this round",
                         invariant=1,
                     )
                 self._sleep(self._interval_s)

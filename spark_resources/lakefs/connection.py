@@ -211,8 +211,8 @@ class Connection:
         failure = f"could not {call.attempt_at(self.where)}"
         if is_permanent_tls_error(cause):
             return Unavailable(
-                f"{failure}: no trusted TLS connection ({cause}). If the server's certificate is from your own "
-                f"certificate authority, set {self.settings.ca_bundle_setting} to its certificate file. If the server "
+                f"{failure}: no trusted TLS connection ({cause}). If your own certificate authority issued the "
+                f"server's certificate, set {self.settings.ca_bundle_setting} to its certificate file. If the server "
                 "uses plain HTTP, the endpoint must start with http://."
             )
         return Transient(

@@ -59,8 +59,8 @@ class Holds:
         known = {hold.id: hold for hold in self.holds}
         if conflicts := [hold.id for hold in configured if known.get(hold.id, hold) != hold]:
             raise Refused(
-                f"the hold '{conflicts[0]}' in {where} differs from the one with this id in the settings, so lakegc "
-                "can't tell what should be on hold. Rename or remove one of them.",
+                f"the hold '{conflicts[0]}' in {where} differs from the one with the same id in the settings, so "
+                "lakegc can't tell what should be on hold. Rename or remove one of them.",
                 invariant=3,
             )
         added = tuple(sorted((hold for hold in configured if hold.id not in known), key=lambda hold: hold.id))

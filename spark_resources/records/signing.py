@@ -140,8 +140,8 @@ class Seal:
         if key is None:
             known = ", ".join(key.id for key in (keys.current, *keys.retired))
             raise Untrusted(
-                f"{where} is signed with key {signature.key}, which is not among the known keys ({known}). If it is an "
-                f"older key of yours, add it to {RETIRED_KEYS_VARIABLE}."
+                f"{where} is signed with key {signature.key}, which is not among the known keys ({known}). If it is "
+                f"one of your older keys, add it to {RETIRED_KEYS_VARIABLE}."
             )
         if not hmac.compare_digest(key.hmac(self._message(name, content, signature)), signature.hmac):
             raise Untrusted(

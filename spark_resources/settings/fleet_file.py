@@ -201,8 +201,8 @@ def _refuse_pattern_without_matches(pattern: str, path: Path, servers: Collectio
     if slash and not any(fnmatchcase(name, server) for name in servers):
         known = f"the servers are {', '.join(servers)}" if servers else "there is only one server"
         raise WrongUsage(
-            f'[{SECTIONS}."{pattern}"] of {path} matches no repository: {known}. Before the slash, the name of a '
-            "server is expected, or a pattern of such names."
+            f'[{SECTIONS}."{pattern}"] of {path} matches no repository: {known}. Before the slash, expected a '
+            "server name or a pattern of server names."
         )
     if not _POSSIBLE_PATTERN.fullmatch(ids) or _EMPTY_RANGE in translate(ids):
         raise WrongUsage(
@@ -225,5 +225,6 @@ def _refuse_unusable(values: Mapping[str, Any], where: str, known: KnownSettings
             )
         if not shared and name in known.process:
             raise WrongUsage(
-                f"{name} {where} applies to the whole process, not to single repositories: move it above the sections"
+                f"{name} {where} applies to the whole process, not to individual repositories: move it above the "
+                "sections"
             )

@@ -54,7 +54,7 @@ def read_servers(sections: object, path: Path) -> dict[str, dict[str, Any]]:
         here = f"in [{SECTION}.{name}] of {path}"
         if not NAME.fullmatch(name):
             raise WrongUsage(
-                f"[{SECTION}.{name}] of {path}: expected a server's name of at most 32 lower-case letters, digits "
+                f"[{SECTION}.{name}] of {path}: expected a server name of at most 32 lower-case letters, digits "
                 "and -, beginning with a letter"
             )
         if "secret_access_key" in section:
@@ -73,7 +73,7 @@ def servers_from(sections: Mapping[str, Mapping[str, Any]], environ: Mapping[str
     values = {name: dict(section) for name, section in sections.items()}
     for name in _given(environ):
         if name not in known:
-            raise WrongUsage(f"variable {name} is not for a server in the fleet file. {_hint(name, known)}")
+            raise WrongUsage(f"variable {name} doesn't belong to a server in the fleet file. {_hint(name, known)}")
         server, setting = known[name]
         values[server][setting] = _from_text(setting, environ[name], name)
     return {

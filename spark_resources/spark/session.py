@@ -357,8 +357,8 @@ def check_same_settings(context: SparkContext, overrides: Mapping[str, str]) -> 
     differing = [key for key, value in required.items() if not actual[key].endswith(value)]
     if differing:
         raise LakegcError(
-            "a SparkSession with other settings is already running in this process "
-            f"(different: {', '.join(sorted(differing))}); stop it first, or run lakegc in a separate process"
+            "a SparkSession with different settings is already running in this process "
+            f"(they differ in {', '.join(sorted(differing))}); stop it first, or run lakegc in a separate process"
         )
 
 

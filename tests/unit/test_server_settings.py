@@ -121,7 +121,7 @@ def test_an_invalid_fleet_file_is_refused(tmp_path: Path, content: str, expected
 @pytest.mark.parametrize(
     ("variables", "expected"),
     [
-        ({"LAKEGC_SERVERS_TEST_ACCESS_KEY_ID": "x"}, "LAKEGC_SERVERS_TEST_ACCESS_KEY_ID is not for a server"),
+        ({"LAKEGC_SERVERS_TEST_ACCESS_KEY_ID": "x"}, "LAKEGC_SERVERS_TEST_ACCESS_KEY_ID doesn't belong to a server"),
         ({"LAKEGC_SERVERS_PROD_ENDPOINT_URL": "nowhere"}, "endpoint_url of server prod .* is invalid"),
         ({"LAKEGC_SERVERS_PROD_VERIFY_TLS": "maybe"}, "expected true or false"),
         ({"LAKEGC_SERVERS": "{}"}, "LAKEGC_SERVERS is not a lakegc setting"),

@@ -191,8 +191,8 @@ def test_a_session_started_ahead_of_time_is_stopped_by_its_resource_unless_it_en
 def test_different_settings_are_an_error_while_a_session_runs(sessions: dict[str, Any]) -> None:
     """Spark itself would silently return the running session. The error names the settings, and the session keeps its
     own."""
-    assert sessions["other"].startswith("LakegcError: a SparkSession with other settings is already running")
-    assert "(different: spark.sql.shuffle.partitions)" in sessions["other"]
+    assert sessions["other"].startswith("LakegcError: a SparkSession with different settings is already running")
+    assert "(they differ in spark.sql.shuffle.partitions)" in sessions["other"]
     assert sessions["untouched"] == "3"
     assert sessions["same"] is True
     assert sessions["still runs"] is True
@@ -223,7 +223,7 @@ def test_a_master_that_spark_cannot_use_is_named_in_the_error(sessions: dict[str
 
 def test_a_running_session_with_speculation_is_refused(sessions: dict[str, Any]) -> None:
     """Other code started the session. It is refused even if its other settings agree."""
-    assert "(different: spark.speculation)" in sessions["speculative"]
+    assert "(they differ in spark.speculation)" in sessions["speculative"]
 
 
 @pytest.mark.parametrize("value", ["true", "TRUE", " true ", "1"])
