@@ -88,6 +88,8 @@ def show(repository: str, name: str, *, list_all: bool, output_format: str) -> N
         if record is not None:
             refuse_retired(record)
         print_rows(outcomes(place, report), RECEIPTS.names, output_format, line_of=as_line, if_empty=NOTHING_SWEPT)
+        if output_format == "table" and report.objects.get(Outcome.QUARANTINED.value):
+            print_sentence(later_outcomes_in_words(place, repository, report))
         return
     reasons, quarantine = Reasons() if is_retired else reasons_of(place, report), read_quarantine(place, report)
     location = "" if is_retired else f"{place.namespace.uri}/{report.dataset['folder']}"
@@ -113,6 +115,14 @@ def show(repository: str, name: str, *, list_all: bool, output_format: str) -> N
 def outcomes(place: Place, report: Report) -> Iterator[pa.Table]:
     """The outcome of every object (RECEIPTS), table by table. Each file is verified."""
     return all_batches(place, open_dataset(place, report.dataset["folder"], sha256=report.dataset["sha256"]), RECEIPTS)
+
+
+def later_outcomes_in_words(place: Place, repository: str, report: Report) -> str:
+    """What happened since the sweep to the objects that it quarantined, and how to find out for one of them."""
+    return (
+        f"Quarantined objects now: {read_quarantine(place, report).counts_in_words()}. The list has what the sweep "
+        f"did; for what happened to an object later: {command('explain', repository, 'ADDRESS')}"
+    )
 
 
 def as_line(row: Mapping[str, Any]) -> str:

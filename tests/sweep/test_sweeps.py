@@ -139,8 +139,10 @@ def test_undo_restores_quarantined_objects_byte_for_byte(
     report = json_output(lakegc, sandbox.settings, "sweep", lake.id, "m1", "--quarantine")
     aside = keys(sandbox, lake)
     undone = json_output(lakegc, sandbox.settings, "undo", lake.id, "m1")
+    listed = lakegc(sandbox.settings, "report", lake.id, "m1", "--list").out
 
     assert report["objects"] == {"quarantined": 3}
+    assert "Quarantined objects now: 3 undone." in listed
     assert len(aside) == 3
     assert undone["objects"] == {"restored": 3}
     assert {key: store.read(key) for key in keys(sandbox, lake)} == before
