@@ -57,7 +57,11 @@ class ApproveConfig(dg.Config):
     release: dict[str, str] = Field(
         default={}, description="brakes to release, each with a reason, such as {share: old experiments}"
     )
-    layout: str = Field(default="", description="layout of a mark of the reference collector, for example unified")
+    layout: str = Field(
+        default="",
+        description="layout of a mark of the reference collector, for example unified, if several layouts have a mark "
+        "with this id",
+    )
 
 
 @dg.op(description="Writes the approval into the namespace, or fails and names the unmet precondition.")
@@ -136,8 +140,9 @@ APPROVE_TEMPLATE = {"ops": {give_approval.name: {"config": {"by": "", "digest": 
 
 On the *Launchpad*: choose the partition `repository|mark_id`, and fill in who you are (`by`) and the digest of the set
 that you reviewed (`digest`, at least its first 12 characters; *expired_set* shows it). A brake that has tripped is
-released by name, with a reason: `release: {share: the old experiments were deleted on purpose}`. If a precondition
-isn't met, the run fails immediately and nothing is approved.""",
+released by name, with a reason: `release: {share: the old experiments were deleted on purpose}`. Leave out `layout`:
+it is only for marks of the reference collector, and only if several of its layouts have a mark with the same id. If a
+precondition isn't met, the run fails immediately and nothing is approved.""",
 )
 def approve_job() -> None:
     give_approval()

@@ -69,6 +69,11 @@ def asset_link(asset: str, partition_key: str, text: str = "") -> str:
     return f"[{text or as_text(asset)}](../assets/{asset}?view=partitions&partition={quote(partition_key, safe='')})"
 
 
+def launchpad_link(job: str, text: str) -> str:
+    """A link to a job's launchpad. The UI finds the code location with a job of this name, whatever that is called."""
+    return f"[{text}](../guess/{job}/playground)"
+
+
 def checks_link(asset: str, text: str) -> str:
     return f"[{text}](../assets/{asset}?view=checks)"
 

@@ -18,7 +18,16 @@ from lakegc_assets.mark.plots import plots
 from lakegc_assets.mark.sample_objects import Commit, commits_of, samples_by_kind
 from lakegc_assets.mark.summaries import SUMMARIES, expired_summary
 from lakegc_assets.mark.totals import Sum, recorded_totals
-from lakegc_assets.markdown import as_text, asset_link, behind_a_click, checks_link, inline, table, unbroken
+from lakegc_assets.markdown import (
+    as_text,
+    asset_link,
+    behind_a_click,
+    checks_link,
+    inline,
+    launchpad_link,
+    table,
+    unbroken,
+)
 from spark_resources.mark_store.history import History
 from spark_resources.model import Partition
 from spark_resources.settings import Settings
@@ -85,7 +94,8 @@ def next_steps(run: MarkRun) -> str:
     key, name = str(run.partition), f"{run.partition.repository} {run.partition.mark_id}"
     return (
         f"1. Review the numbers below and {checks_link('expired_set', 'the checks')}, or `lakegc review {name}`\n"
-        f"2. {asset_link('sweep_approval', key, 'Approve')}, or `lakegc approve {name}`\n"
+        f"2. {launchpad_link('approve', 'Approve')}: choose this partition, and fill in the digest above; or "
+        f"`lakegc approve {name}`\n"
         f"3. See {asset_link('sweep_report', key, 'what was deleted')}, or `lakegc report {name}`"
     )
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from lakegc_assets.cli.dagster_runs import LOCATION
 from lakegc_assets.jobs import APPROVED_IN_UI
 from lakegc_assets.partitions import REPOSITORY_TAG
 from spark_resources.lakefs_sandbox import Sandbox
@@ -149,8 +150,8 @@ def test_the_page_of_an_expired_set_tells_its_story(ui: Ui, mark: str, sandbox: 
     page.get_by_role("button", name="Close").click()
 
     row(page, "next").get_by_role("link", name="Approve").click()
-    expect(page).to_have_url(re.compile(r"/assets/sweep_approval\?"))
-    expect(page.get_by_text(mark).first).to_be_visible()
+    expect(page).to_have_url(re.compile(rf"/locations/{LOCATION}/jobs/approve/playground"))
+    expect(page.get_by_placeholder("Partition")).to_be_visible()
 
     page = ui.open("/assets/expired_set")
     expect(page.get_by_text("Only an approval allows deleting them")).to_be_visible()

@@ -16,6 +16,7 @@ from lakegc_assets.markdown import (
     behind_a_click,
     column_plot,
     inline,
+    launchpad_link,
     table,
 )
 
@@ -65,12 +66,21 @@ def test_columns_of_numbers_are_aligned_to_the_right() -> None:
     ]
 
 
-@pytest.mark.parametrize("page", ["https://ui/assets/expired_set?view=events", "https://ui/prefix/runs/1f"])
-def test_links_work_from_pages_of_assets_and_runs_at_any_address(page: str) -> None:
-    target = re.findall(r"\((.*)\)", asset_link("sweep_report", "lake|m1"))[0]
+@pytest.mark.parametrize(
+    ("link", "path"),
+    [
+        (asset_link("sweep_report", "lake|m1"), "assets/sweep_report?view=partitions&partition=lake%7Cm1"),
+        (launchpad_link("approve", "Approve"), "guess/approve/playground"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("page", "root"),
+    [("https://ui/assets/expired_set?view=events", "https://ui/"), ("https://ui/prefix/runs/1f", "https://ui/prefix/")],
+)
+def test_links_work_from_pages_of_assets_and_runs_at_any_address(page: str, root: str, link: str, path: str) -> None:
+    target = re.findall(r"\((.*)\)", link)[0]
 
-    assert urljoin(page, target).endswith("/assets/sweep_report?view=partitions&partition=lake%7Cm1")
-    assert ("prefix" in page) == ("/prefix/" in urljoin(page, target))
+    assert urljoin(page, target) == root + path
 
 
 def test_text_is_behind_a_click_however_short_it_is() -> None:
