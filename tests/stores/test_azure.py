@@ -189,7 +189,7 @@ def test_a_sas_token_for_the_container_suffices_for_marks_and_sweeps(azurite: Az
 
 
 @pytest.mark.parametrize(("permission", "expired"), [("rwdlc", True), ("w", False)])
-def test_a_sas_token_that_is_expired_or_lacks_permissions_is_named_as_the_cause(
+def test_the_error_names_a_sas_token_that_is_expired_or_lacks_permissions_as_the_cause(
     azurite: Azurite, name: str, permission: str, expired: bool
 ) -> None:
     """A bad token never makes an object seem absent."""

@@ -125,7 +125,7 @@ def _is_refused(store: Store, key: str) -> None:
     assert all(store.read(neighbour) == b"left alone" for neighbour in neighbours)
 
 
-def test_keys_with_percent_space_unicode_are_really_deleted(store: Store) -> None:
+def test_keys_with_percent_signs_spaces_and_unicode_are_deleted(store: Store) -> None:
     """Exactly the given keys are deleted, not escaped, decoded or composed forms of them.
 
     delta-io/delta-rs#4646

@@ -38,7 +38,7 @@ def test_listing_a_missing_bucket_is_an_error(provider: Provider) -> None:
         list(store.pages("data/", delimiter="/"))
 
 
-def test_shared_bucket_other_prefix_untouched(provider: Provider) -> None:
+def test_keys_beside_the_namespace_are_neither_listed_nor_deleted(provider: Provider) -> None:
     """A namespace includes its final slash: keys like `ns-other/data/x` and `ns0` are neither listed nor deleted with
     `ns`.
 
@@ -56,7 +56,7 @@ def test_shared_bucket_other_prefix_untouched(provider: Provider) -> None:
     assert sorted(all_keys(bucket)) == ["ns-other/data/x", "ns.old/x", "ns0", "other/ns/x"]
 
 
-def test_empty_prefix_namespace_lists_the_whole_bucket(provider: Provider) -> None:
+def test_a_namespace_without_a_path_lists_the_whole_bucket(provider: Provider) -> None:
     """If the namespace is a whole bucket, its listing has every object. No key begins with a slash.
 
     earth-mover/icechunk: Changelog.python.md
@@ -77,8 +77,8 @@ def test_empty_prefix_namespace_lists_the_whole_bucket(provider: Provider) -> No
 
 
 @pytest.mark.parametrize("slashes", ["", "/", "//"])
-def test_namespace_with_double_or_missing_slash_has_the_same_objects(provider: Provider, slashes: str) -> None:
-    """However many slashes the namespace ends with, the same objects are listed, read and really deleted.
+def test_a_namespace_has_the_same_objects_however_many_slashes_it_ends_with(provider: Provider, slashes: str) -> None:
+    """However many slashes the namespace ends with, the same objects are listed, read and deleted.
 
     treeverse/lakeFS#4989
     """

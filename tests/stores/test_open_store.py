@@ -126,7 +126,7 @@ def test_a_local_namespace_that_is_not_a_folder_below_the_configured_path_is_ref
 
 
 @pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
-def test_an_endpoint_in_awss_own_variables_is_refused_unless_it_is_awss(
+def test_an_endpoint_in_the_aws_variables_is_refused_unless_it_is_an_aws_endpoint(
     monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
     """Otherwise lakegc would assume that this store can do what AWS can, and not probe it."""

@@ -210,7 +210,7 @@ _texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 
 @settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(st.sampled_from(["", "data/", "é"]), _texts, st.none() | _texts)
-def test_between_returns_a_key_between_two_keys(shared: str, low: str, high: str | None) -> None:
+def test_key_between_returns_a_key_between_two_keys(shared: str, low: str, high: str | None) -> None:
     """The returned key lies between the two in byte order, and begins with their common prefix."""
     low, high = shared + low, None if high is None else shared + high
     middle = key_between(low, high, len(shared))

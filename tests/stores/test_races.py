@@ -32,7 +32,7 @@ def winners(act: Callable[[bytes], object]) -> list[bytes]:
         return [content for content in writers.map(wins, range(WRITERS)) if content is not None]
 
 
-def test_of_many_concurrent_writes_if_absent_exactly_one_wins(store: Store, provider: Provider) -> None:
+def test_exactly_one_of_many_concurrent_writes_if_absent_wins(store: Store, provider: Provider) -> None:
     """The stored content is the winner's."""
     provider.needs("conditional_writes", has=provider.capabilities.conditional_writes)
     for turn in range(TURNS):

@@ -123,7 +123,7 @@ def test_files_of_an_earlier_attempt_are_ignored_and_removed(place: Place, folde
     assert all_rows(place, written, SCHEMA) == ROWS[:1]
 
 
-def test_rewriting_a_dataset_leaves_neighbouring_datasets_unchanged(place: Place) -> None:
+def test_rewriting_a_dataset_leaves_neighboring_datasets_unchanged(place: Place) -> None:
     """Neighbours are datasets in a folder below it, and one whose name begins like its own."""
     for folder in (FOLDER, FOLDER + "part/", FOLDER.removesuffix("/") + "-b/"):
         write_rows(place, folder, ROWS, SCHEMA)

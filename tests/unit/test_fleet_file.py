@@ -43,7 +43,9 @@ def test_settings_above_the_sections_apply_to_every_repository(tmp_path: Path) -
         assert settings.origins["min_age"] == f"min_age in {tmp_path}/lakegc.toml"
 
 
-def test_a_section_for_the_id_precedes_patterns_and_patterns_precede_the_shared_settings(tmp_path: Path) -> None:
+def test_a_section_for_the_id_takes_precedence_over_patterns_and_patterns_over_the_shared_settings(
+    tmp_path: Path,
+) -> None:
     by_pattern, by_id = load(tmp_path, FLEET, "lake-a"), load(tmp_path, FLEET, "lake-main")
 
     assert (by_pattern.brake_share, by_pattern.min_age) == (0.1, timedelta(days=3))
@@ -149,7 +151,7 @@ def test_each_kind_of_pattern_applies(tmp_path: Path, pattern: str) -> None:
     assert settings.min_age == timedelta(days=2)
 
 
-def test_ordinary_addresses_and_spark_settings_are_not_taken_for_secrets(tmp_path: Path) -> None:
+def test_ordinary_addresses_and_spark_settings_are_not_mistaken_for_secrets(tmp_path: Path) -> None:
     content = """
     backup_to = "https://account.blob.core.windows.net/container/backups"
     [spark_conf]
@@ -161,7 +163,7 @@ def test_ordinary_addresses_and_spark_settings_are_not_taken_for_secrets(tmp_pat
 
 
 @pytest.mark.parametrize("kind", ["link without target", "link to itself", "folder"])
-def test_a_fleet_file_that_is_there_but_is_no_file_is_refused(tmp_path: Path, kind: str) -> None:
+def test_a_fleet_file_that_is_not_a_file_is_refused(tmp_path: Path, kind: str) -> None:
     """Such as a link into a folder that isn't mounted: its holds and limits would silently not apply."""
     path = tmp_path / "lakegc.toml"
     if kind == "folder":
@@ -176,7 +178,7 @@ def test_a_fleet_file_that_is_there_but_is_no_file_is_refused(tmp_path: Path, ki
 
 
 @pytest.mark.parametrize("planted", ["by another user", "in place of a file that all may change"])
-def test_a_file_that_others_may_have_put_into_the_working_directory_is_used_only_if_it_is_named(
+def test_a_file_that_another_user_may_have_put_into_the_working_directory_is_refused_unless_it_is_named(
     tmp_path: Path, planted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its settings choose the server that gets the credentials, and Spark's settings can run code."""
@@ -195,7 +197,7 @@ def test_a_file_that_others_may_have_put_into_the_working_directory_is_used_only
     assert Settings.load({"LAKEGC_CONFIG": str(path)}, NO_HOME, directory=tmp_path).brake_share == 0.02
 
 
-def test_a_changed_file_applies_at_once(tmp_path: Path) -> None:
+def test_a_changed_file_takes_effect_immediately(tmp_path: Path) -> None:
     """A process that runs for weeks, such as Dagster's daemon, validates each content only once."""
     assert load(tmp_path, FLEET, "lake-main").brake_share == 0.02
     assert load(tmp_path, FLEET.replace("0.02", "0.03"), "lake-main").brake_share == 0.03

@@ -43,7 +43,7 @@ def write_report(place: Place, mark_id: str, *, ended: datetime = START, **objec
     place.store().write(report_key(mark_id), report.to_json())
 
 
-def test_a_history_has_the_newest_marks_and_sweeps_but_what_all_sweeps_freed() -> None:
+def test_a_history_has_the_newest_marks_and_sweeps_and_what_every_sweep_freed() -> None:
     """The file stays small, and old sweeps still count."""
     history = History()
     for day in range(MAX_ENTRIES + 10):
@@ -113,7 +113,7 @@ def test_unfinished_marks_are_not_in_the_history(place: Place) -> None:
     assert History().with_mark(unfinished) == History()
 
 
-def test_an_overview_reads_no_earlier_mark_that_was_swept_but_one_that_a_sweep_failed_on(place: Place) -> None:
+def test_an_overview_reads_only_the_earlier_marks_without_a_successful_sweep(place: Place) -> None:
     """A repository has hundreds of swept marks; what is left to do is in the others."""
     marks = {f"m{day}": write_mark(place, f"m{day}", START + timedelta(days=day)) for day in range(4)}
     history = History()

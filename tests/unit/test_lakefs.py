@@ -478,7 +478,7 @@ def test_a_list_interrupted_by_the_deletion_of_a_branch_is_retryable(script: Scr
         lake.prepare_uncommitted("lake")
 
 
-def test_a_refusal_because_a_repository_is_read_only_says_so(script: Script, lake: LakeFS) -> None:
+def test_the_error_about_a_read_only_repository_says_that_it_is_read_only(script: Script, lake: LakeFS) -> None:
     """The server answers 403, as it does for a missing permission."""
     script.on(UNCOMMITTED, reply(403, {"message": "read-only repository"}))
 
@@ -620,7 +620,9 @@ def test_a_404_that_the_listing_does_not_confirm_is_an_error(script: Script, lak
         reply(503, {"message": "slow down"}),
     ],
 )
-def test_an_unclear_response_is_an_error_and_not_absence(script: Script, lake: LakeFS, response: Response) -> None:
+def test_an_unclear_response_is_an_error_and_never_means_absence(
+    script: Script, lake: LakeFS, response: Response
+) -> None:
     """Only lakeFS's explicit message means that the branch doesn't have the object."""
     script.on(STAT, response).on(LS, page([]))
 

@@ -158,7 +158,7 @@ def test_a_refused_request_is_not_retried(script: Script, lake: LakeFS, status: 
     ],
     ids=["401", "no permission", "403", "404", "no such call", "html", "bytes", "redirect", "time-out", "short"],
 )
-def test_a_refusal_names_the_request_and_what_to_check(
+def test_the_error_about_a_refused_request_names_it_and_what_to_check(
     script: Script, lake: LakeFS, response: Scripted, error: type[LakegcError], words: list[str]
 ) -> None:
     """The error names the server, and never shows a secret."""

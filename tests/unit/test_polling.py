@@ -47,7 +47,7 @@ def test_an_error_in_a_poll_ends_the_wait() -> None:
         polled(iter([None]), timeout_s=5, first_wait_s=1)
 
 
-def test_the_caller_is_told_the_length_of_each_wait() -> None:
+def test_the_caller_is_told_after_each_wait_how_long_it_has_waited() -> None:
     waits: list[float] = []
     polled(iter([None, None, "done"]), timeout_s=9, first_wait_s=2, on_wait=waits.append)
 

@@ -55,7 +55,7 @@ def test_an_unexpectedly_large_item_reduces_how_many_are_fetched_ahead() -> None
     items.close()  # type: ignore[attr-defined]
 
 
-def test_requests_are_sent_at_the_same_time() -> None:
+def test_requests_are_sent_concurrently() -> None:
     """Each waits for the others, so that one after the other would never end."""
     together = threading.Barrier(8, timeout=WAIT_S)
     assert list(fetch_in_parallel(range(8), lambda _: together.wait() >= 0)) == [True] * 8

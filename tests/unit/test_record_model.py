@@ -76,7 +76,9 @@ ALTERED: list[tuple[str, tuple[str, ...], Any, str]] = [
 
 
 @pytest.mark.parametrize(("name", "path", "to", "why"), ALTERED)
-def test_an_altered_field_is_named_with_its_file(name: str, path: tuple[str, ...], to: Any, why: str) -> None:
+def test_the_error_about_an_altered_field_names_the_field_and_its_file(
+    name: str, path: tuple[str, ...], to: Any, why: str
+) -> None:
     """No value is coerced, not even in nested records."""
     message = refusal(name, altered(name, *path, to=to))
 
@@ -95,7 +97,7 @@ def test_a_file_that_is_not_a_json_record_is_refused(name: str, data: bytes) -> 
 
 
 @pytest.mark.parametrize("name", RECORDS)
-def test_each_missing_field_is_named(name: str) -> None:
+def test_the_error_names_each_missing_field(name: str) -> None:
     """Defaults apply only to records created in code. When a record is read, only fields that earlier versions didn't
     write may be missing. Only with its state is the format of a retired mark known."""
     kind, plain = type(RECORDS[name]), json.loads(recorded(name))
@@ -105,7 +107,7 @@ def test_each_missing_field_is_named(name: str) -> None:
         assert f"{field} is missing" in refusal(name, record_bytes(rest))
 
 
-def test_only_a_few_problems_are_named() -> None:
+def test_the_error_names_only_the_first_few_problems() -> None:
     """A message that named all of them would be too long to read."""
     assert "(mark_id is missing; state is missing; repository is missing …)" in refusal("mark", b"{}")
 

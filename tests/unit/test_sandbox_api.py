@@ -290,7 +290,7 @@ def test_an_object_whose_file_is_missing_is_distinguished_from_a_missing_path(ap
             ask(REPOSITORY, "main", "b")
 
 
-def test_an_upload_needs_an_existing_branch(api: Any, tmp_path: Path) -> None:
+def test_an_upload_requires_an_existing_branch(api: Any, tmp_path: Path) -> None:
     """A missing branch or repository is 404. A path that must not exist but does is 412."""
     with refused(404, "branch not found"):
         upload(api, tmp_path, "a", b"1", branch="gone")

@@ -182,8 +182,8 @@ def shared_parent(first: str, second: str) -> tuple[dict[str, Commit], list[Bran
     return commits, [BranchRecord("long", first), BranchRecord("short", second)], Rules(5, {"long": 21, "short": 7})
 
 
-def test_the_order_of_ids_matters_only_with_the_servers_fault() -> None:
-    """With the fault, a parent is missing from the list if the longer walk comes first."""
+def test_the_order_of_ids_matters_only_with_the_servers_oversight() -> None:
+    """With the oversight, a parent is missing from the list if the longer walk comes first."""
     for first, second, listed in (("1", "2", False), ("2", "1", True)):
         commits, branches, rules = shared_parent(first, second)
         faulty = listed_commits(commits, branches, rules, now=NOW, oversights=ALL_OVERSIGHTS)
@@ -220,7 +220,7 @@ def prepared(api: Any) -> tuple[list[Any], list[dict[str, Any]]]:
     return pages, [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
 
 
-def test_the_announced_location_is_empty_if_nothing_is_staged(api: Any) -> None:
+def test_the_returned_location_is_empty_if_nothing_is_staged(api: Any) -> None:
     """There is only one page."""
     [page], staged = prepared(api)
     assert (page.gc_uncommitted_location, page.continuation_token, staged) == ("", None, [])
@@ -286,7 +286,7 @@ def test_a_request_with_an_unknown_continuation_token_gets_a_400(api: Any) -> No
 
 
 @pytest.mark.parametrize(("oversights", "seen"), [(ALL_OVERSIGHTS, False), (frozenset[Oversight](), True)])
-def test_restaged_identical_content_is_listed_only_without_the_servers_fault(
+def test_restaged_identical_content_is_listed_only_without_the_servers_oversight(
     tmp_path: Path, oversights: frozenset[Oversight], seen: bool
 ) -> None:
     """The content is served from its new address with or without the fault."""
@@ -318,7 +318,7 @@ def test_identical_content_with_another_type_or_metadata_is_listed(api: Any, lak
 
 
 @pytest.mark.parametrize(("oversights", "seen"), [(ALL_OVERSIGHTS, False), (frozenset[Oversight](), True)])
-def test_full_addresses_are_listed_only_without_the_servers_fault(
+def test_full_addresses_are_listed_only_without_the_servers_oversight(
     tmp_path: Path, oversights: frozenset[Oversight], seen: bool
 ) -> None:
     """The server takes an address with the local adapter's three slashes for one outside the namespace."""

@@ -208,7 +208,7 @@ def linked(api: Any, path: str, location: str, **fields: Any) -> Any:
     return api.staging_api.link_physical_address("lake", "main", path, metadata)
 
 
-def test_only_the_address_given_out_for_a_path_can_be_linked_to_it(
+def test_only_the_address_issued_for_a_path_can_be_linked_to_it(
     sandbox: Sandbox, api: Any, lake: SandboxRepository
 ) -> None:
     """The address of another path, or one without its token, is 400."""

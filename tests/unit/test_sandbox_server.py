@@ -109,7 +109,7 @@ def test_names_of_objects_sort_oldest_first_and_those_of_slices_newest_first() -
     assert addresses.new_address().split("/")[1] not in slices
 
 
-def test_no_address_is_given_out_twice_after_a_restart(tmp_path: Path) -> None:
+def test_no_address_is_issued_twice_after_a_restart(tmp_path: Path) -> None:
     """Several sandboxes use the same folder one after another within a second."""
     addresses: list[str] = []
     for start in range(3):

@@ -81,7 +81,7 @@ brake_share = 0.2
         ("lab-1/other", 0.5, 7),
     ],
 )
-def test_a_section_for_a_name_precedes_one_for_an_id_which_precedes_patterns(
+def test_a_section_for_a_name_takes_precedence_over_one_for_an_id_and_that_over_patterns(
     tmp_path: Path, repository: str, share: float, days: int
 ) -> None:
     settings = load(tmp_path, SECTIONS + PROD + LAB, SECRETS, repository)
@@ -141,7 +141,7 @@ def test_an_invalid_variable_is_refused(tmp_path: Path, variables: dict[str, str
         ("LAKEGC_SERVERS_PROD_SECRET_ACCESS_KEY", "server prod .*: set LAKEGC_SERVERS_PROD_SECRET_ACCESS_KEY"),
     ],
 )
-def test_missing_credentials_are_named_with_their_variable(tmp_path: Path, missing: str, expected: str) -> None:
+def test_the_error_about_missing_credentials_names_their_variable(tmp_path: Path, missing: str, expected: str) -> None:
     settings = load(tmp_path, PROD + LAB, {name: value for name, value in SECRETS.items() if name != missing})
 
     with pytest.raises(WrongUsage, match=expected):

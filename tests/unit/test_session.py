@@ -214,7 +214,7 @@ def test_the_configured_numbers_of_tasks_are_passed_to_spark(sessions: dict[str,
     assert (sessions["parallelism"], sessions["second"]) == (3, "5")
 
 
-def test_a_master_that_spark_cannot_use_is_named_in_the_error(sessions: dict[str, Any]) -> None:
+def test_the_error_about_a_master_that_spark_cannot_use_names_it(sessions: dict[str, Any]) -> None:
     """The error says which settings to check, and no process is left running."""
     assert sessions["nonsense"].startswith("LakegcError: Spark does not start with master nonsense: ")
     assert "LAKEGC_SPARK_MASTER" in sessions["nonsense"]
@@ -271,7 +271,7 @@ def test_the_defaults_follow_the_cores_and_the_memory_of_the_machine() -> None:
     assert REQUIRED_SETTINGS.items() <= common_settings().items()
 
 
-def test_only_a_small_default_heap_gets_the_serial_collector() -> None:
+def test_only_a_small_default_heap_gets_the_serial_garbage_collector() -> None:
     """If the heap is large or set by the user, Java chooses the collector."""
     chosen = [machine_settings("local[*]", cores, 1 << 40) for cores in (2, 4, 8)]
 
@@ -280,7 +280,7 @@ def test_only_a_small_default_heap_gets_the_serial_collector() -> None:
 
 
 @pytest.mark.parametrize("option", ["-XX:+UseG1GC", "-Xmx1g -XX:-UseParallelGC", "-XX:+UseZGC"])
-def test_a_configured_collector_replaces_the_default_one(option: str) -> None:
+def test_a_configured_garbage_collector_replaces_the_default_one(option: str) -> None:
     """Java doesn't start if two collectors are named."""
     settings = machine_settings("local[*]", 2, 1 << 40)
 

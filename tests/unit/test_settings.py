@@ -220,7 +220,7 @@ def test_a_bad_value_that_may_contain_a_secret_is_not_shown(home: Path, name: st
     assert raised.value.__suppress_context__
 
 
-def test_a_bad_value_in_the_lakectl_file_is_named_by_its_path_in_the_file(home: Path) -> None:
+def test_the_error_about_a_bad_value_in_the_lakectl_file_names_its_path_in_the_file(home: Path) -> None:
     (home / ".lakectl.yaml").write_text("credentials:\n  access_key_id: [1]\n")
 
     with pytest.raises(WrongUsage, match=r"credentials\.access_key_id in .*\.lakectl\.yaml"):
@@ -241,7 +241,7 @@ def test_an_unknown_option_is_refused(home: Path) -> None:
         ("LAKEGC_min_age", "LAKEGC_MIN_AGE"),
     ],
 )
-def test_a_misspelt_variable_is_refused_with_the_closest_name(home: Path, name: str, meant: str) -> None:
+def test_a_misspelled_variable_is_refused_with_the_closest_name(home: Path, name: str, meant: str) -> None:
     """If it were ignored, a backup or an age that somebody relies on would not apply."""
     with pytest.raises(WrongUsage, match=f"variable {name} is not a lakegc setting. Did you mean {meant}\\?"):
         Settings.load({name: "72h", "LAKEGC_MIN_AGE": "48h", "PATH": "/bin"}, home)
@@ -262,7 +262,7 @@ def test_a_renamed_setting_is_refused_with_its_new_name(home: Path, old: str, ne
         Settings.load({}, home, **{old: "1"})
 
 
-def test_all_renamed_variables_are_named_at_once(home: Path) -> None:
+def test_one_error_names_all_renamed_variables(home: Path) -> None:
     """An operator who upgrades can correct all of them at once."""
     with pytest.raises(WrongUsage) as raised:
         Settings.load({f"LAKEGC_{old.upper()}": "1" for old in RENAMED}, home)
@@ -402,7 +402,7 @@ def test_numbers_of_tasks_apply_unless_sparks_own_configuration_sets_them(
         ({"endpoint_url": "http://h", "access_key_id": "a"}, "LAKEGC_SECRET_ACCESS_KEY"),
     ],
 )
-def test_missing_settings_of_the_server_are_named_with_their_variables(
+def test_the_error_about_missing_server_settings_names_their_variables(
     home: Path, given: dict[str, str], missing: str
 ) -> None:
     """Endpoint and credentials are required."""
