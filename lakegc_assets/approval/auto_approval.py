@@ -25,7 +25,7 @@ from lakegc_assets.approval.proposals import ApprovalRequest, Proposal, propose
 from lakegc_assets.mark.context import Target, read_clocks
 from lakegc_assets.mark.sample_objects import youngest_object
 from lakegc_assets.mark.totals import EVERYTHING_ELSE, label_in_words, recorded_totals
-from lakegc_assets.rules.auto_approval import MarkFacts, Policy, unmet_conditions
+from lakegc_assets.rules.auto_approval import Policy, PolicyInputs, unmet_conditions
 from lakegc_assets.rules.brakes import BrakeLimits, brakes
 from spark_resources.errors import DamagedData, Refused
 from spark_resources.lakefs import LakeFS
@@ -54,8 +54,8 @@ POLICY = "policy"
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What was decided about a repository's newest mark, as a sentence. `approval` is set if the policy has approved
-    the mark of `proposal`, now or earlier, and its sweep hasn't started."""
+    """What was decided on a repository's newest mark, as a sentence. `approval` is set if the policy has approved the
+    mark of `proposal`, now or earlier, and its sweep hasn't started."""
 
     sentence: str
     proposal: Proposal | None = None
@@ -77,8 +77,8 @@ def apply_policy(target: Target, lakefs: LakeFS, settings: Settings) -> Decision
     proposal = propose(target, record.mark_id, now=now)
     refuse_earlier_format(proposal.record, "approved by a policy")
     refuse_store_without_conditional_writes(proposal, single_deployment=settings.single_deployment)
-    if (given := given_by_policy(proposal)) is not None:
-        return given
+    if (decided := decision_if_approved(proposal)) is not None:
+        return decided
     stored = read_announcement(place, record.mark_id)
     if stored is not None:
         check_announced_set(stored.announcement, proposal)
@@ -90,8 +90,8 @@ def apply_policy(target: Target, lakefs: LakeFS, settings: Settings) -> Decision
     else:
         is_current = False
     approved_at = now if is_current else now + policy.wait  # a mark ages while its approval is announced
-    facts = facts_of(proposal, unreadable, settings, approved_at=approved_at)
-    if unmet := unmet_conditions(facts, policy, now=now):
+    inputs = policy_inputs(proposal, unreadable, settings, approved_at=approved_at)
+    if unmet := unmet_conditions(inputs, policy, now=now):
         return Decision(f"mark {record.mark_id} doesn't qualify: {'; '.join(unmet)}")
     # the waiting time and all ages are by the store's clock: one that jumped could end the wait at once
     clocks = read_clocks(proposal.store, lakefs, target.repository.server, lambda: datetime.now(UTC))
@@ -110,8 +110,8 @@ def newest_finished_mark(place: Place) -> tuple[MarkRecord | None, tuple[str, ..
     return newest_finished(records.values()), unreadable
 
 
-def given_by_policy(proposal: Proposal) -> Decision | None:
-    """The decision about a mark that a policy has approved and that can still be swept; None otherwise."""
+def decision_if_approved(proposal: Proposal) -> Decision | None:
+    """The decision on a mark that a policy has already approved and that can still be swept; None otherwise."""
     if proposal.record.state is not MarkState.APPROVED:
         return None
     approval = read_approval(proposal.target.place, proposal.record.mark_id)
@@ -135,21 +135,21 @@ def check_announced_set(announcement: Announcement, proposal: Proposal) -> None:
         )
 
 
-# --- facts ----------------------------------------------------------------------------------------------------------
+# --- what the policy's conditions compare ----------------------------------------------------------------------------
 
 
-def facts_of(
+def policy_inputs(
     proposal: Proposal, unreadable: tuple[str, ...], settings: Settings, *, approved_at: datetime
-) -> MarkFacts:
-    """The facts about a mark that the policy's conditions compare, read from small files. Brakes are measured at
-    `approved_at`, by the store's clock.
+) -> PolicyInputs:
+    """What the policy's conditions compare for a mark, read from small files. Brakes are measured at `approved_at`, by
+    the store's clock.
 
     Raises `DamagedData` if the record of this or the previous mark was altered, or one of their files.
     """
     record, place = proposal.record, proposal.target.place
     previous = record.previous or {}
     previous_id = previous.get("mark_id")
-    return MarkFacts(
+    return PolicyInputs(
         own=proposal.mark is not None,
         state=record.state,
         has_approval=read_untrusted_approval(place, record.mark_id) is not None,
@@ -217,7 +217,7 @@ def announced_in_words(announcement: Announcement) -> str:
 def approve_announced(
     proposal: Proposal, announcement: Announcement, policy: Policy, lakefs: LakeFS, settings: Settings
 ) -> Decision:
-    """Approve a mark whose announcement is due, unless meanwhile it is revoked, or a newer mark is finished.
+    """Approve a mark whose announcement is due, unless it is revoked or a newer mark is finished in the meantime.
 
     Verifying a large set takes minutes, so both are checked after the approval is given, which is then revoked.
     """

@@ -42,7 +42,7 @@ def status_of_earlier_approval(proposal: Proposal, *, now: datetime) -> Approval
 
 
 def check_request(proposal: Proposal, request: ApprovalRequest) -> None:
-    """Raise `Refused` if a request is older than the mark or the end of an earlier approval, or names another
+    """Raise `Refused` if a request is older than the mark or than the end of an earlier approval, or names another
     digest."""
     finished = proposal.record.finished
     assert finished is not None  # a proposed mark is always finished
@@ -164,8 +164,8 @@ def check_unchanged(proposal: Proposal, lakefs: LakeFS) -> None:
 
 
 def servers_added_since(record: MarkRecord, own: str, servers: Collection[str]) -> list[str]:
-    """The servers in the settings whose repositories a mark didn't read, sorted. `own` is that of the mark's
-    repository, which every mark reads; it has no name in a mark that was made when it was the only one."""
+    """The servers in the settings whose repositories a mark didn't read, sorted. `own` is the server of the mark's
+    repository, which every mark reads; it has no name in a mark that was made when it was the only server."""
     return sorted(set(servers) - {own, *servers_read(record)})
 
 

@@ -1,7 +1,7 @@
 """When a written policy may approve a mark, without a person (invariant 7).
 
-Pure: facts in, unmet conditions out. A mark qualifies only if every condition is met, and what isn't known counts as
-unmet. Everything that isn't clearly usual is left to a person.
+Pure: inputs in, unmet conditions out. A mark qualifies only if every condition is met, and what isn't known counts as
+unmet. Everything that isn't clearly routine is left to a person.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
-class MarkFacts:
+class PolicyInputs:
     """What the conditions compare. Counts are those of the mark's record.
 
-    `own` is whether lakegc made the mark. `has_approval` is whether it has an approval, even one that has ended.
+    `own` says whether lakegc made the mark. `has_approval` says whether it has an approval, even one that has ended.
     `previous` is the mark that it was compared with, None for the first one; `unreadable` are marks that can't be read.
     `brakes` are measured at the time of the approval. `trusted` are the repositories and patterns that the mark
     trusted, and didn't read (None if that isn't recorded); `trusted_now` are the patterns of today's settings.
@@ -94,16 +94,16 @@ class MarkFacts:
     previous_reasons: frozenset[str] | None
 
 
-def unmet_conditions(facts: MarkFacts, policy: Policy, *, now: datetime) -> list[str]:
+def unmet_conditions(inputs: PolicyInputs, policy: Policy, *, now: datetime) -> list[str]:
     """Every condition that forbids an approval by the policy, as a sentence; empty if the mark qualifies. `now` is by
     the store's clock."""
     return [
         *unmet_by_policy(policy),
-        *unmet_by_history(facts),
-        *(f"the brake {brake.name} has tripped: {brake.why}" for brake in facts.brakes if brake.tripped),
-        *unmet_by_other_repositories(facts),
-        *unmet_by_set(facts, policy, now=now),
-        *unmet_by_reasons(facts),
+        *unmet_by_history(inputs),
+        *(f"the brake {brake.name} has tripped: {brake.why}" for brake in inputs.brakes if brake.tripped),
+        *unmet_by_other_repositories(inputs),
+        *unmet_by_set(inputs, policy, now=now),
+        *unmet_by_reasons(inputs),
     ]
 
 
@@ -114,58 +114,58 @@ def unmet_by_policy(policy: Policy) -> Iterator[str]:
         yield f"auto_approve_wait is {policy.wait}, so nobody could revoke the approval in advance"
 
 
-def unmet_by_history(facts: MarkFacts) -> Iterator[str]:
-    if not facts.own:
+def unmet_by_history(inputs: PolicyInputs) -> Iterator[str]:
+    if not inputs.own:
         yield "the mark was not made by lakegc"
-    if facts.state is not MarkState.MARKED:
-        yield f"the mark's state is '{facts.state}', and '{MarkState.MARKED}' is required"
-    if facts.has_approval:
+    if inputs.state is not MarkState.MARKED:
+        yield f"the mark's state is '{inputs.state}', and '{MarkState.MARKED}' is required"
+    if inputs.has_approval:
         yield "the mark has been approved before: only a person can approve it again"
-    if facts.from_inventory:
+    if inputs.from_inventory:
         yield "the mark was made from an inventory, whose sizes and times are unverified"
-    if facts.previous is None:
+    if inputs.previous is None:
         yield "this is the first mark of the repository and scope: there is none to compare it with"
-    if facts.unreadable:
-        yield f"{plural(len(facts.unreadable), 'mark')} can't be read: {', '.join(facts.unreadable)}"
+    if inputs.unreadable:
+        yield f"{plural(len(inputs.unreadable), 'mark')} can't be read: {', '.join(inputs.unreadable)}"
 
 
-def unmet_by_other_repositories(facts: MarkFacts) -> Iterator[str]:
+def unmet_by_other_repositories(inputs: PolicyInputs) -> Iterator[str]:
     """Repositories that can't be read have a brake of their own."""
-    if facts.trusted is None:
+    if inputs.trusted is None:
         yield "the mark doesn't record which other repositories it trusted without reading them"
-    elif facts.trusted:
-        yield f"the mark trusted other repositories without reading them: {', '.join(facts.trusted)}"
-    if facts.trusted_now:
-        yield f"a sweep would trust other repositories without reading them: {', '.join(facts.trusted_now)}"
+    elif inputs.trusted:
+        yield f"the mark trusted other repositories without reading them: {', '.join(inputs.trusted)}"
+    if inputs.trusted_now:
+        yield f"a sweep would trust other repositories without reading them: {', '.join(inputs.trusted_now)}"
 
 
-def unmet_by_set(facts: MarkFacts, policy: Policy, *, now: datetime) -> Iterator[str]:
-    if facts.expired <= 0:
+def unmet_by_set(inputs: PolicyInputs, policy: Policy, *, now: datetime) -> Iterator[str]:
+    if inputs.expired <= 0:
         yield "no object is expired"
     for what, expired, stored in (
-        ("objects", facts.expired, facts.candidates),
-        ("bytes", facts.expired_bytes, facts.candidate_bytes),
+        ("objects", inputs.expired, inputs.candidates),
+        ("bytes", inputs.expired_bytes, inputs.candidate_bytes),
     ):
         if not ratio(expired, stored) <= policy.max_share:
             yield (
                 f"{100 * ratio(expired, stored):.4g} % of all {what} are expired ({expired:,} of {stored:,}); at most "
                 f"{100 * policy.max_share:.4g} % are allowed"
             )
-    if facts.youngest is None:
+    if inputs.youngest is None:
         yield "the mark doesn't record when its youngest expired object was stored"
-    elif not now - facts.youngest > policy.min_age:
+    elif not now - inputs.youngest > policy.min_age:
         yield (
-            f"the youngest expired object was stored {facts.youngest:%Y-%m-%d %H:%M:%S} UTC, {now - facts.youngest} "
+            f"the youngest expired object was stored {inputs.youngest:%Y-%m-%d %H:%M:%S} UTC, {now - inputs.youngest} "
             f"ago; every object must be older than {policy.min_age}"
         )
 
 
-def unmet_by_reasons(facts: MarkFacts) -> Iterator[str]:
-    if facts.reasons is None:
+def unmet_by_reasons(inputs: PolicyInputs) -> Iterator[str]:
+    if inputs.reasons is None:
         yield "the mark's expiry reasons aren't known"
-    elif facts.previous is None:
+    elif inputs.previous is None:
         return  # the first mark doesn't qualify anyway
-    elif facts.previous_reasons is None:
-        yield f"the expiry reasons of the previous mark, {facts.previous}, aren't known"
-    elif new := sorted(facts.reasons - facts.previous_reasons):
-        yield f"{plural(len(new), 'reason')} did not occur in the previous mark, {facts.previous}: {'; '.join(new)}"
+    elif inputs.previous_reasons is None:
+        yield f"the expiry reasons of the previous mark, {inputs.previous}, aren't known"
+    elif new := sorted(inputs.reasons - inputs.previous_reasons):
+        yield f"{plural(len(new), 'reason')} did not occur in the previous mark, {inputs.previous}: {'; '.join(new)}"

@@ -1,4 +1,4 @@
-"""A mark qualifies for an approval by a policy only if it meets every single condition, whatever the facts are."""
+"""A mark qualifies for an approval by a policy only if it meets every single condition, whatever the inputs are."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakegc_assets.rules.auto_approval import MarkFacts, Policy, unmet_conditions
+from lakegc_assets.rules.auto_approval import Policy, PolicyInputs, unmet_conditions
 from lakegc_assets.rules.brakes import Brake
 from spark_resources.model import MarkState
 
@@ -34,7 +34,7 @@ policies = st.builds(
     st.sampled_from(["/backups", "/backups", None]),
 )
 facts = st.builds(
-    MarkFacts,
+    PolicyInputs,
     own=usually(True, False),
     state=usually(MarkState.MARKED, *MarkState),
     has_approval=usually(False, True),
@@ -59,7 +59,7 @@ def share(some: int, whole: int) -> Fraction:
 
 
 @given(facts, policies)
-def test_no_mark_that_violates_a_condition_qualifies(mark: MarkFacts, policy: Policy) -> None:
+def test_no_mark_that_violates_a_condition_qualifies(mark: PolicyInputs, policy: Policy) -> None:
     """The conditions are stated here once more, each on its own and with exact numbers."""
     limit = Fraction(repr(policy.max_share))
     met = [

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets.rules.auto_approval import MarkFacts, Policy, unmet_conditions
+from lakegc_assets.rules.auto_approval import Policy, PolicyInputs, unmet_conditions
 from lakegc_assets.rules.brakes import Brake
 from spark_resources.model import MarkState
 from spark_resources.settings import Settings
@@ -17,7 +17,7 @@ from spark_resources.settings import Settings
 NOW = datetime(2026, 11, 28, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
 POLICY = Policy(0.01, 30 * DAY, DAY, quarantine=True, backup_to=None)
-USUAL = MarkFacts(
+USUAL = PolicyInputs(
     own=True,
     state=MarkState.MARKED,
     has_approval=False,
