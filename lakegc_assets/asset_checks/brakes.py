@@ -19,17 +19,17 @@ from spark_resources.errors import LakegcError
 from spark_resources.model import Partition
 
 DESCRIPTIONS = {
-    "share": "The expired share of the repository is within its limit. Protects from a wrong retention rule.",
-    "bytes": "The number of expired bytes is within its limit. Protects from a wrong retention rule.",
-    "count": "The number of expired objects is within its limit. Protects from a wrong retention rule.",
-    "jump": "The increase in expired objects since the previous mark is within its limit. Protects from a rule that "
-    "someone shortened, or a branch that was deleted by mistake.",
-    "live": "The number of live objects hasn't dropped sharply since the previous mark. Protects from a deleted branch "
-    "or an incomplete reading of commits.",
-    "listing": "The listing is about as large as the previous mark predicts. Protects from an incomplete listing.",
-    "others": "All repositories that may reference objects here were read. Protects from deleting what only another "
+    "share": "The expired share of the repository is within its limit. Protects against a wrong retention rule.",
+    "bytes": "The number of expired bytes is within its limit. Protects against a wrong retention rule.",
+    "count": "The number of expired objects is within its limit. Protects against a wrong retention rule.",
+    "jump": "The increase in expired objects since the previous mark is within its limit. Protects against a shortened "
+    "rule, or a branch that was deleted by mistake.",
+    "live": "The number of live objects hasn't dropped sharply since the previous mark. Protects against a deleted "
+    "branch or an incomplete reading of commits.",
+    "listing": "The listing is about as large as the previous mark predicts. Protects against an incomplete listing.",
+    "others": "All repositories that may reference objects here were read. Protects against deleting what only another "
     "repository needs.",
-    "age": "The mark is recent enough to be swept. Protects from deleting by outdated rules.",
+    "age": "The mark is recent enough to be swept. Protects against deleting by outdated rules.",
 }
 WHEN_TRIPPED = " If it trips: find out why, then release it with a reason, change the rules, or leave the mark alone."
 

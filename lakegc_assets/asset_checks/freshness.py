@@ -2,7 +2,7 @@
 
 Dagster's freshness policies look at the newest materialization of an asset, whatever its partition. Here a partition is
 one mark of one repository, so a repository that is no longer marked would be hidden by all the others. These checks
-look at the newest partition of each repository instead. A repository that stopped is a warning.
+look at the newest partition of each repository instead. For a repository that is late, they give a warning.
 """
 
 # no `from __future__ import annotations` here: Dagster reads the annotations of configs and resources
@@ -102,7 +102,8 @@ def late_sweeps(
 
 
 def settings_of_selected(marks: MarksResource) -> tuple[dict[str, Settings], dict[str, str]]:
-    """The settings of each selected repository; for those with invalid settings, the error instead."""
+    """The settings of each selected repository, and the errors: of repositories with invalid settings, by id, and of
+    servers that could not be listed."""
     lakefs = marks.lakefs.client()
     repositories, failures = list_repositories(lakefs)
     selected = select_repositories(repositories, Settings.load(os.environ, home_folder()))
@@ -129,8 +130,8 @@ def result(checked: int, late: Mapping[str, str], advice: str) -> dg.AssetCheckR
 
 @dg.asset_check(
     asset=expired_set,
-    description="Every selected repository has a recent mark. Protects from garbage that piles up unseen. If it fails: "
-    "check that the schedule mark_repositories is on, and the newest run of each named repository.",
+    description="Every selected repository has a recent mark. Protects against garbage that piles up unnoticed. If it "
+    "fails: check that the schedule mark_repositories is on, and the newest run of each named repository.",
 )
 def marks_are_recent(context: dg.AssetCheckExecutionContext, marks: MarksResource) -> dg.AssetCheckResult:
     """Compares the newest mark of each repository with *mark_max_age*, or with its *mark_cron*."""
@@ -147,8 +148,8 @@ def marks_are_recent(context: dg.AssetCheckExecutionContext, marks: MarksResourc
 
 @dg.asset_check(
     asset=sweep_report,
-    description="Every selected repository with expired objects was swept recently. Protects from paying for garbage. "
-    "If it fails: review and approve the newest mark of each named repository.",
+    description="Every selected repository with expired objects was swept recently. Protects against paying for "
+    "garbage. If it fails: review and approve the newest mark of each named repository.",
 )
 def sweeps_are_recent(context: dg.AssetCheckExecutionContext, marks: MarksResource) -> dg.AssetCheckResult:
     """Compares the newest sweep of each repository with *sweep_max_age*."""

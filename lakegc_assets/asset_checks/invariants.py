@@ -29,7 +29,7 @@ Measurement = tuple[bool, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Invariant:
-    """One check: its asset, name, invariant number (if any), what holds (`promise`), what that protects from
+    """One check: its asset, name, invariant number (if any), what holds (`promise`), what that protects against
     (`danger`), and its measurement of a record.
 
     `violation` is the message that is shown if the check fails, and says what to do.
@@ -45,7 +45,7 @@ class Invariant:
 
     @property
     def description(self) -> str:
-        return f"{self.promise} Protects from {self.danger}. If it fails: {self.violation}"
+        return f"{self.promise} Protects against {self.danger}. If it fails: {self.violation}"
 
 
 def clocks_agree(record: MarkRecord) -> Measurement:
@@ -170,7 +170,7 @@ INVARIANTS = [
         "ranges_whole",
         4,
         "Every range was read completely and passed its checksums.",
-        "taking an object for garbage because its address couldn't be read",
+        "mistaking an object for garbage because its address couldn't be read",
         ranges_whole,
     ),
     Invariant(

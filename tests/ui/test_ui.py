@@ -185,7 +185,7 @@ def test_a_failed_check_shows_what_was_measured_and_what_its_failure_means(ui: U
     expect(
         page.get_by_text("Paths were probed on every branch for identical content staged again.").first
     ).to_be_visible()
-    expect(page.get_by_text("Protects from").first).to_be_visible()
+    expect(page.get_by_text("Protects against").first).to_be_visible()
     expect(page.get_by_text("Failed").first).to_be_visible()
     expect(page.get_by_text("Raise LAKEGC_MAX_PROBES").first).to_be_visible()
     ui.picture("check")
