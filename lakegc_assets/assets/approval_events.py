@@ -47,7 +47,7 @@ def materialization(partition_key: str, proposal: Proposal, approval: Approval) 
 
 
 def shown_digest(approval: Approval) -> str:
-    """As many characters of the digest as an approval has to name: the whole would make the page too wide."""
+    """As many characters of the digest as an approval has to name: the whole digest would make the page too wide."""
     return approval.digest[:MIN_DIGEST_CHARACTERS]
 
 
@@ -56,8 +56,8 @@ def summary(proposal: Proposal, approval: Approval) -> str:
     counts = proposal.record.counts
     until = f", until {approval.until:%Y-%m-%d %H:%M} UTC"
     return (
-        f"**{as_text(approval.who)} approved that {plural(counts['expired'], 'object')} "
-        f"({size(counts['expired_bytes'])}) may be deleted**, once{until}. If the sensor *approved_sweeps* "
+        f"**{as_text(approval.who)} approved the deletion of {plural(counts['expired'], 'object')} "
+        f"({size(counts['expired_bytes'])})**, once{until}. If the sensor *approved_sweeps* "
         "is on, the sweep begins within a minute. Otherwise materialize *sweep_report*."
     )
 

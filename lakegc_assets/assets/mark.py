@@ -14,8 +14,8 @@ from pydantic import Field
 from lakegc_assets.assets.owners import OWNERS
 from lakegc_assets.assets.results import (
     MaterializeResults,
-    leaving_the_mark_to_its_holder,
     reporting_failures,
+    yielding_to_lease_holder,
 )
 from lakegc_assets.mark import committed_addresses as committed
 from lakegc_assets.mark import namespace_slices as slices
@@ -70,7 +70,9 @@ class MarkConfig(dg.Config):
     def options(self) -> MarkOptions:
         """Parse the options of a mark. Raises `WrongUsage` for invalid ones."""
         if self.clean is not None:
-            raise WrongUsage("clean is now called full: set full in the run's configuration, and leave clean out")
+            raise WrongUsage(
+                "the option 'clean' was renamed to 'full': set 'full' in the run's config, and leave out 'clean'"
+            )
         min_age, missing = parse_min_age(self.min_age), tuple(self.accept_missing)
         inventory_taken = parse_inventory_taken(self.inventory_taken, self.inventory)
         return MarkOptions(
@@ -102,7 +104,7 @@ def namespace_slices(context: dg.AssetExecutionContext, config: MarkConfig, mark
     """
     with reporting_failures(context):
         marks.refuse_finished(context.partition_key)
-        with leaving_the_mark_to_its_holder(context):
+        with yielding_to_lease_holder(context):
             run = marks.begin(context.partition_key, config.options(), context.log.info)
         slices.list_namespace(run)
         yield step_result(run, slices.ASSET, STORED_OBJECTS)

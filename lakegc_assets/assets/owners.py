@@ -13,8 +13,8 @@ MAIL_ADDRESS = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
 
 def configured_owners(environ: Mapping[str, str]) -> list[str]:
     """The owners of all repositories, as Dagster writes owners: mail addresses, and teams for all other names. Owners
-    of single repositories aren't among them: the pages of their marks name those. Raises `WrongUsage` if the fleet file
-    is invalid."""
+    of single repositories aren't included: the pages of their marks name them. Raises `WrongUsage` if the fleet file is
+    invalid."""
     fleet, variable = Settings.fleet_file(environ), environ.get("LAKEGC_OWNERS", "").strip()
     shared = fleet.shared.get("owners", ()) if fleet is not None else ()
     given = variable or shared

@@ -41,10 +41,10 @@ AUTOMATION_TAGS = ("dagster/schedule_name", "dagster/sensor_name")
 
 
 @contextmanager
-def leaving_the_mark_to_its_holder(context: dg.AssetExecutionContext) -> Iterator[None]:
+def yielding_to_lease_holder(context: dg.AssetExecutionContext) -> Iterator[None]:
     """Wrap the beginning of a mark: if a schedule or a sensor requested the run and another run holds the repository's
-    lease, there is nothing to do. Another deployment with the same schedule marks the repository at the same time, for
-    example. A person who started the run gets the error.
+    lease, there is nothing to do. For example, another deployment with the same schedule may be marking the repository.
+    If a person started the run, the error is raised.
     """
     try:
         yield
@@ -55,19 +55,19 @@ def leaving_the_mark_to_its_holder(context: dg.AssetExecutionContext) -> Iterato
 
 
 def as_failure(error: LakegcError, metadata: Mapping[str, Any] | None = None) -> dg.Failure:
-    facts = {**(metadata or {}), **error_facts(error)}
-    return dg.Failure(description=message_of(error), metadata=facts, allow_retries=False)
+    shown = {**(metadata or {}), **error_metadata(error)}
+    return dg.Failure(description=message_of(error), metadata=shown, allow_retries=False)
 
 
-def error_facts(error: LakegcError) -> dict[str, Any]:
-    facts: dict[str, Any] = {
+def error_metadata(error: LakegcError) -> dict[str, Any]:
+    metadata: dict[str, Any] = {
         "exit_code": error.exit_code,
         "kind": type(error).__name__,
         "failure": kind_of(error).value,
     }
     if isinstance(error, Refused) and error.invariant is not None:
-        facts["invariant"] = error.invariant
-    return facts
+        metadata["invariant"] = error.invariant
+    return metadata
 
 
 def leave_unchanged(context: dg.AssetExecutionContext, error: LakegcError) -> None:
@@ -76,7 +76,7 @@ def leave_unchanged(context: dg.AssetExecutionContext, error: LakegcError) -> No
     for key in context.selected_asset_keys:
         context.log_event(
             dg.AssetObservation(
-                key, partition=context.partition_key, description=str(error), metadata=error_facts(error)
+                key, partition=context.partition_key, description=str(error), metadata=error_metadata(error)
             )
         )
     if isinstance(error, NotAPartition):

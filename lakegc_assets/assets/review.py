@@ -73,6 +73,6 @@ Or in a terminal: `lakegc approve REPOSITORY MARK`. If a precondition isn't met,
 and nothing is approved. If the sensor *approved_sweeps* is on, **the sweep begins within a minute**; otherwise
 materialize *sweep_report*. An approval covers exactly this set, expires after a while, and can be used once. Until the
 sweep starts, `lakegc revoke` revokes it. For repositories with the setting *auto_approve*, the sensor *auto_approvals*
-approves usual marks by a written policy. A materialization that is *reported* here manually approves nothing.
+approves routine marks by a written policy. A materialization that is *reported* here manually approves nothing.
 """,
 )

@@ -60,7 +60,8 @@ def sweep_report(context: dg.AssetExecutionContext, config: SweepConfig, marks: 
     """
     with reporting_failures(context):
         run = open_sweep(marks, context.partition_key, config.options(context.run), context.log.info)
-        settings = marks.settings(run.partition.repository)  # a file that is edited meanwhile must not hide the report
+        # read before the sweep, so that settings that become invalid in the meantime can't hide the report
+        settings = marks.settings(run.partition.repository)
         report = sweep(run)
         log_warning = logged_and_warned(context.log.warning)
         history = record_sweep(run.place, report.mark_id, log_warning)
