@@ -92,8 +92,8 @@ def refuse_overlap(
     store_settings_of: Callable[[str], StoreSettings] | None = None,
 ) -> None:
     """Raise `Refused` if the backup would be inside the namespace of this or another repository, however the location
-    is spelled, or would contain one. `store_settings_of` has the settings for the store of each other repository; None
-    if they are those of this one's.
+    is spelled, or would contain one. `store_settings_of` returns the settings for the store of each other repository;
+    None if all repositories have the same store settings.
 
     A collector would treat a backup there as garbage, and deleting the repository would delete the backup, too.
     """
@@ -128,8 +128,8 @@ def refuse_namespace(place: Place) -> None:
 def _namespaces(
     target: Target, lakefs: LakeFS, store_settings_of: Callable[[str], StoreSettings] | None
 ) -> Iterator[tuple[str, Place]]:
-    """The namespaces of all repositories. Without permission to list those of a server, and if another server than the
-    target's doesn't respond, only owner files show where theirs are."""
+    """The namespaces of all repositories that can be listed. If a server permits no listing, or a server other than the
+    target's doesn't respond, its namespaces are recognized only by their owner files (`refuse_namespace`)."""
     yield target.repository.id, target.place
     for other in repositories_beside(target.repository, lakefs):
         settings = target.place.settings

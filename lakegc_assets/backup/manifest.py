@@ -120,7 +120,7 @@ def listed_objects(place: Place, backup: Backup) -> Dataset:
 
 
 def begin(place: Place, folder: str, subject: Subject) -> bool:
-    """Record which set a folder is for, as the first write. Returns whether the same backup was started before.
+    """Record, as the first write to a folder, which set it is for. Returns whether the same backup was started before.
 
     Raises `Refused` if the folder is for another set, and the store's error if it isn't writable.
     """

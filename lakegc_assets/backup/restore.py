@@ -250,8 +250,8 @@ def server_copy_never_replaces(place: Place) -> bool:
 
 
 def verify(run: RestoreRun, rows: DataFrame, number: int, result: RestoreResult) -> None:
-    """Record in `result` which objects run `number` did not restore, and look up the others in the store and through
-    lakeFS."""
+    """Record in `result` which objects run `number` of the log did not restore, and look up the others in the store and
+    through lakeFS."""
     from pyspark.sql import functions as F
 
     lines = run.log.rows(run.spark()).where(F.col("run") == number).persist()
