@@ -66,7 +66,7 @@ def test_the_old_name_of_the_option_full_is_refused(lake: Lake, lakegc: Lakegc, 
     with (
         environment(settings),
         dg.DagsterInstance.ephemeral() as instance,
-        pytest.raises(WrongUsage, match="clean is now called full"),
+        pytest.raises(WrongUsage, match="'clean' was renamed to 'full'"),
     ):
         run_mark(Partition(lake.name, "m9"), {"clean": value}, instance=instance, resources=resources())
     assert not lake.files("m9")

@@ -205,7 +205,7 @@ def test_an_approval_is_shown_with_the_approved_set(ui: Ui, mark: str, approved:
     assert approved.sweeps == []
     page = ui.open("/assets/sweep_approval")
     for name, value in (
-        ("summary", "Ada approved that 6 objects"),
+        ("summary", "Ada approved the deletion of 6 objects"),
         ("by", "Ada"),
         ("objects", "6"),
         ("digest", digest(sandbox, mark)),
