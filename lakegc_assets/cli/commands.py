@@ -428,7 +428,7 @@ def status(
     repository: Annotated[str | None, typer.Argument(metavar="[REPO]", help="one repository; all by default")] = None,
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Show what each repository waits for, or the marks of one. Shows states and what was freed."""
+    """Show what each repository is waiting for, or the marks of one. Shows states and what was freed."""
     from lakegc_assets.cli import status as statuses
 
     statuses.show_status(repository, as_json=output is Format.JSON)
@@ -506,7 +506,7 @@ def pins(
     ),
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Show what each branch, held tag and commit alone keeps. Stale branches come first."""
+    """Show what each branch, tag on hold and commit alone keeps. Stale branches come first."""
     from lakegc_assets.cli import pins as pin_tables
     from lakegc_assets.cli.mark import Server
 

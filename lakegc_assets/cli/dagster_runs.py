@@ -42,7 +42,7 @@ def dagster_home(environ: Mapping[str, str]) -> Path:
     """
     configured = environ.get("DAGSTER_HOME", "").strip()
     if not configured:
-        return data_folder("dagster", on_fallback=_warn_of_lost_history)
+        return data_folder("dagster", on_fallback=_warn_of_temporary_history)
     home = Path(configured).expanduser()
     try:
         return home if home.is_dir() else private_folder(home)
@@ -51,7 +51,7 @@ def dagster_home(environ: Mapping[str, str]) -> Path:
         raise WrongUsage(f"{problem}. Set it to another folder.") from None
 
 
-def _warn_of_lost_history(folder: Path) -> None:
+def _warn_of_temporary_history(folder: Path) -> None:
     warnings.warn(
         f"Dagster's history is in {folder}, since the home folder isn't writable. To keep the history, set "
         "DAGSTER_HOME to a persistent folder. Marks, approvals and reports are stored in the namespace in any case.",
@@ -125,7 +125,7 @@ def instance_error(settings: Path, error: Exception) -> LakegcError:
     reason = str(error.__cause__ or error).partition("\n")[0]
     return Unavailable(
         f"Dagster's history can't be opened: {reason}. Check its database, which {settings} configures. To keep the "
-        "history elsewhere meanwhile, set DAGSTER_HOME to another folder."
+        "history elsewhere in the meantime, set DAGSTER_HOME to another folder."
     )
 
 

@@ -73,8 +73,8 @@ class DemoResult:
 
 
 def run(folder: Path | None, store: str | None, *, now: datetime, status: Callable[[str], None]) -> DemoResult:
-    """Replay the example in a sandbox, with its objects in a folder or a store; mark, review, back up, approve, sweep
-    and restore it, and read everything again after the sweep and after the restore.
+    """Replay the example in a sandbox, with its objects in a local folder or an object store: mark, review, back up,
+    approve, sweep and restore it, and read everything again after the sweep and after the restore.
 
     Raises `WrongUsage` for a folder that isn't empty, or a location in a store that has an earlier demo.
     """

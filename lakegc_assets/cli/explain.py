@@ -37,7 +37,7 @@ def show(repository: str, name: str, mark: str, *, is_path: bool, is_address: bo
 
 
 def as_text(value: object) -> str:
-    """A value that JSON lacks, such as a time."""
+    """A value of a type that JSON lacks, such as a time, as text."""
     return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
@@ -125,13 +125,13 @@ def sentence_about(reason: str, row: Row) -> str:
 
 def until_sentence(row: Row) -> str:
     if row["kept_until"] is not None:
-        return f"Until {moment(row['kept_until'])}, unless branches, rules or references change before."
+        return f"Until {moment(row['kept_until'])}, unless branches, rules or references change before then."
     heads = sorted({c["branch"] for c in row["commits"] if c["retained"] and c["until"] is None and c["branch"]})
     if COMMITTED in row["kept_by"] and heads:
         return f"For as long as it is in the newest commit of {some(heads)}."
     if set(row["kept_by"]) <= {COMMITTED, YOUNG}:
         return "There is no rule by which it would expire: the repository has none, or only the server retains it."
-    return "Until when isn't known in advance: it depends on more than age and retention rules."
+    return "How long isn't known in advance: it depends on more than age and retention rules."
 
 
 def some(names: Sequence[str]) -> str:
@@ -161,14 +161,14 @@ def not_stored_sentence(row: Row) -> str:
         return "It is live, but the mark didn't find it in the store: it was lost, or deleted by something else."
     if row["commits"]:
         return "The mark didn't find it in the store, and no sweep has a receipt for it: something else deleted it."
-    return "It was stored after the mark's listing. The next mark decides about it."
+    return "It was stored after the mark's listing. The next mark will decide whether to keep it."
 
 
 # --- commits and next steps -----------------------------------------------------------------------------------------
 
 
 def show_commits(row: Row) -> None:
-    """The commits that have an address, at its paths."""
+    """Print the commits that contain an address, with its path in each."""
     commits = row["commits"]
     if not commits:
         return
@@ -189,7 +189,7 @@ def show_commits(row: Row) -> None:
             cell(message if len(message) <= MAX_MESSAGE_LENGTH else f"{message[: MAX_MESSAGE_LENGTH - 1]}…"),
         )
     more = f", the newest {COMMITS_SHOWN} of {len(commits):,}" if len(commits) > COMMITS_SHOWN else ""
-    print_table(f"Commits with it{more}", table)
+    print_table(f"Commits that contain it{more}", table)
 
 
 def show_next(row: Row, record: MarkRecord, repository: str) -> None:

@@ -65,7 +65,7 @@ class RepositoryRow:
 
     @property
     def waits(self) -> str:
-        """What the repository waits for, and for whom."""
+        """What the repository is waiting for, and from whom."""
         owners = f" by {', '.join(self.owners)}" if self.owners and self.next.is_person else ""
         return f"{self.next.waits_for}{owners}"
 
@@ -95,8 +95,8 @@ def read_fleet(server: Server) -> list[RepositoryRow]:
 
     unread = [RepositoryRow(all_repositories_on(name), error=why) for name, why in failures.items()]
     rows = sorted([*fetch_in_parallel(readable, read), *unread], key=lambda row: row.repository)
-    made = [row for row in rows if row.newest is not None]
-    newest_first = sorted(made, key=lambda row: finished_at(row.newest.record), reverse=True)  # type: ignore[union-attr]
+    marked = [row for row in rows if row.newest is not None]
+    newest_first = sorted(marked, key=lambda row: finished_at(row.newest.record), reverse=True)  # type: ignore[union-attr]
     return [*newest_first, *(row for row in rows if row.newest is None)]
 
 
@@ -158,7 +158,7 @@ def show(rows: Sequence[RepositoryRow]) -> None:
         print_sentence(totals_in_words(rows))
     waiting = [row for row in readable if row.next.command and row.newest is not None]
     for row in waiting[:MAX_COMMANDS]:
-        print_command(f"{row.repository} waits for {row.waits}", command(*row.next.command))
+        print_command(f"{row.repository} is waiting for {row.waits}", command(*row.next.command))
     if len(waiting) > MAX_COMMANDS:
         print_sentence(f"… and {len(waiting) - MAX_COMMANDS:,} more wait; --format json has all commands.")
     for row in rows:
@@ -186,17 +186,17 @@ def as_table(rows: Sequence[RepositoryRow]) -> Table:
 
 
 def cells(row: RepositoryRow) -> list[Any]:
-    """The cells of one repository. Nothing is shown where there is nothing to say."""
-    mark_id, made, state = "", "", "no marks"
+    """The cells of one repository. A cell without a value is empty."""
+    mark_id, mark_age, state = "", "", "no marks"
     if row.newest is not None and row.now is not None:
         record = row.newest.record
-        mark_id, made, state = record.mark_id, age(row.now - finished_at(record)), row.newest.state
+        mark_id, mark_age, state = record.mark_id, age(row.now - finished_at(record)), row.newest.state
     objects, expired = row.counts.get("candidates"), row.counts.get("expired")
     known = expired is not None and objects is not None
     return [
         cell(row.repository),
         cell(mark_id),
-        made,
+        mark_age,
         cell(state),
         f"{expired:,}" if known else "",
         size(row.counts["expired_bytes"]) if known else "",
@@ -229,7 +229,7 @@ def totals_in_words(rows: Sequence[RepositoryRow]) -> str:
 
 
 def sums(rows: Sequence[RepositoryRow]) -> dict[str, int]:
-    """The totals of all repositories. What was swept isn't expired any more."""
+    """The totals of all repositories. Objects of a swept mark no longer count as expired."""
     swept = (MarkState.SWEPT.value, MarkState.SWEPT_WITH_FAILURES.value)
     open_sets = [row.counts for row in rows if row.newest is not None and row.newest.state not in swept]
     return {

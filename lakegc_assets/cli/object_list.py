@@ -16,7 +16,7 @@ from lakegc_assets.cli.console import age, escaped_name, size
 from lakegc_assets.cli.escaping import print_text
 from spark_resources.model import EXPIRED_OBJECTS
 
-ROWS_AT_ONCE = 10_000
+ROWS_PER_BATCH = 10_000
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")  # first characters of cells that spreadsheets evaluate
 
 
@@ -69,7 +69,7 @@ def print_rows(
 
 def rows_of(tables: Iterable[pa.Table], names: Sequence[str]) -> Iterator[dict[str, Any]]:
     for table in tables:
-        for batch in table.select(list(names)).to_batches(max_chunksize=ROWS_AT_ONCE):
+        for batch in table.select(list(names)).to_batches(max_chunksize=ROWS_PER_BATCH):
             yield from batch.to_pylist()
 
 
@@ -84,7 +84,7 @@ def with_times_as_text(table: pa.Table) -> pa.Table:
 
 
 def as_line(row: Mapping[str, Any], now: datetime, leading_columns: Sequence[str]) -> str:
-    is_stored = row["size"] is not None  # objects of a foreign mark may be gone by now
+    is_stored = row["size"] is not None  # objects of a foreign mark may have been deleted since then
     size_text, age_text = (size(row["size"]), age(now - row["modified"])) if is_stored else ("gone", "")
     path_text = f"  {escaped_name(row['path'])}" if row["path"] is not None else ""
     leading_text = f"{', '.join(row[name] for name in leading_columns if row[name]):<51}" if leading_columns else ""

@@ -34,7 +34,7 @@ ListFormatOption = Annotated[
 RepositoryArgument = Annotated[str, typer.Argument(metavar="REPO", help="a repository's id")]
 StoreOption = typer.Option(
     metavar="URI",
-    help="keep objects in a store instead of a folder, under s3://bucket/prefix, gs://bucket/prefix or "
+    help="keep objects in an object store instead of a local folder: s3://bucket/prefix, gs://bucket/prefix or "
     "https://account.blob.core.windows.net/container/prefix; endpoint and credentials come from the settings",
 )
 

@@ -50,8 +50,8 @@ def show_pins(history: History, rows: Sequence[Row], branches: frozenset[str], p
     record = history.record
     print_sentence(
         f"As of mark {record.mark_id} of {history.repository}, whose listing began {record.start:%Y-%m-%d %H:%M:%S} "
-        "UTC: what the next mark would find garbage without each of these, whatever its age. Staged objects are not "
-        "counted."
+        "UTC: what the next mark would consider garbage without each of these, regardless of age. Staged objects are "
+        "not counted."
     )
     if record.rules is None:
         print_sentence("The repository has no retention rules, so no commit expires, even without its branch.")
@@ -62,7 +62,7 @@ def show_pins(history: History, rows: Sequence[Row], branches: frozenset[str], p
 
 
 def show_kind(history: History, kind: str, rows: Sequence[Row], branches: frozenset[str], price: float | None) -> None:
-    """Print the pins of one kind, those that keep nothing as a number."""
+    """Print the pins of one kind, and how many keep nothing."""
     pinning = [row for row in rows if row["objects"]]
     if not rows:
         return

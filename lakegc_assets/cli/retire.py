@@ -50,7 +50,8 @@ def parse_older_than(text: str) -> timedelta | None:
 
 
 def retire(options: RetireOptions) -> list[Outcome]:
-    """Retire marks, and remove them from Dagster, or plan it. Raises the error of a repository that was named."""
+    """Retire marks and remove them from Dagster; without `apply`, only plan it. If a single repository was named, its
+    error is raised."""
     server = Server.configured()
     if options.all_repositories == (options.repository is not None):
         raise WrongUsage("name one repository, or pass --all for all of them")
@@ -99,8 +100,8 @@ def remove_from_dagster(outcomes: Sequence[Outcome]) -> None:
 
 @printing()
 def show(outcomes: Sequence[Outcome], options: RetireOptions, *, as_json: bool) -> None:
-    """Print what was or would be retired, and why the other marks are kept. Of all repositories, the table has only
-    those that are retired. Raises `FinishedWithFailures` if a repository had an error."""
+    """Print what was or would be retired, and why the other marks are kept. With --all, the table lists only marks that
+    were or would be retired. Raises `FinishedWithFailures` if a repository had an error."""
     if as_json:
         print_text(json.dumps(document(outcomes, options), indent=1))
     else:
@@ -139,7 +140,7 @@ def show_for_people(outcomes: Sequence[Outcome], options: RetireOptions) -> None
         if outcome.busy:
             print_sentence(f"{outcome.repository} is skipped: {outcome.busy}")
     if off := [outcome.repository for outcome in outcomes if outcome.is_off]:
-        print_sentence(f"Without the setting retire_after, and so left alone: {', '.join(off)}.")
+        print_sentence(f"Left alone, because retire_after isn't set: {', '.join(off)}.")
 
 
 def arguments(options: RetireOptions) -> list[str]:
@@ -155,7 +156,7 @@ def age_argument(span: timedelta) -> str:
     return f"{seconds // 86_400}d" if seconds and seconds % 86_400 == 0 else f"{seconds}s"
 
 
-WORDS = {Action.KEEP: "keep", Action.RETIRE: "retire", Action.RESUME: "finish retiring"}
+ACTIONS_IN_WORDS = {Action.KEEP: "keep", Action.RETIRE: "retire", Action.RESUME: "finish retiring"}
 
 
 def as_table(rows: Sequence[tuple[str, Retirable]], *, applied: bool) -> Table:
@@ -170,7 +171,7 @@ def as_table(rows: Sequence[tuple[str, Retirable]], *, applied: bool) -> Table:
     table.add_column("why", overflow="fold")
     for repository, mark in rows:
         decision = mark.decision
-        word = "retired" if applied and mark.is_changing else WORDS[decision.action]
+        word = "retired" if applied and mark.is_changing else ACTIONS_IN_WORDS[decision.action]
         amount = size(mark.bytes) if mark.is_changing else ""
         cells: list[Any] = [cell(decision.mark_id), cell(mark.state), word, amount, cell(decision.why)]
         table.add_row(*([cell(repository)] if several else []), *cells)

@@ -91,7 +91,7 @@ def origin_in_words(rules: Rules | None, newest: RulesChange | LakegcError | Non
     if newest.after == rules:
         return f"Set with lakegc by {newest.who} {when}."
     change = rules_change_in_words(newest.after, rules)
-    return f"{newest.who} set rules with lakegc {when}. They were changed without lakegc since then: {change}."
+    return f"{newest.who} set rules with lakegc {when}. They have been changed without lakegc since then: {change}."
 
 
 def document(

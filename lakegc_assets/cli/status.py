@@ -42,7 +42,7 @@ class Row:
     expired_bytes: int | None
     by: str
     outcome: str = ""
-    """The result of the sweep: deleted, in quarantine, undone, purged; "" for a mark that wasn't swept. Of a retired
+    """The result of the sweep: deleted, in quarantine, undone, purged; "" for a mark that wasn't swept. For a retired
     mark, also when and by whom it was retired."""
     announced: str = ""
     """The announced approval by a policy, as a sentence; "" if there is none. Only the newest mark has one."""

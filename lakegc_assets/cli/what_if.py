@@ -65,7 +65,7 @@ def show(result: Result, *, as_json: bool) -> None:
 
 
 def compare(repository: str, mark_id: str, changes: Sequence[Variant]) -> Result:
-    """Compare these variants with today's rules. Variants without a name of their own have today's rules, too."""
+    """Compare these variants with today's rules. Variants without rules of their own use today's rules, too."""
     server = Server.configured()
     today = Variant(TODAY, server.lakefs.rules(repository))
     variants = [today, *(with_rules_of(today, change) for change in changes)]
@@ -84,7 +84,8 @@ def with_rules_of(today: Variant, change: Variant) -> Variant:
 
 
 def refuse_unknown_branches(history: History, changes: Sequence[Variant]) -> None:
-    """Raise `WrongUsage` for a rule of a branch that the mark didn't find. The server's own rules may have such."""
+    """Raise `WrongUsage` for a rule of a branch that the mark didn't find. The server's own rules may contain such
+    rules."""
     branches = {branch for branch, _ in history.heads}
     for change in changes:
         for branch in sorted(change.rules.branch_days if change.rules else ()):
@@ -180,11 +181,11 @@ def show_result(result: Result) -> None:
     print_table("Expired, by branch", branches_table(result))
     if any(row["unprobed_objects"] for row in rows):
         print_sentence(
-            "'may be kept' counts the objects with the size of an object at a branch's head: if a branch serves one of "
-            "them, which only a mark asks the server, it is kept."
+            "'may be kept' counts the objects that have the same size as an object at a branch's head: a mark probes "
+            "whether a branch serves one of them, and then keeps it."
         )
     if any(variant.dropped for variant in result.variants):
-        print_sentence("What is staged on a dropped branch counts as kept, because the mark's lists don't say where.")
+        print_sentence("Objects staged on a dropped branch count as kept, because the mark doesn't record the branch.")
 
 
 def totals_table(result: Result, rows: Sequence[Mapping[str, Any]]) -> Table:

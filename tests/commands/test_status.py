@@ -85,7 +85,7 @@ def test_the_overview_says_what_each_repository_waits_for(
 
     assert rows["hostile"]["waits_for"].startswith("approval")
     assert rows["hostile"]["next"] == "lakegc review hostile m1"
-    assert f"hostile waits for {rows['hostile']['waits_for']} by data-platform: lakegc review hostile m1" in output
+    assert f"hostile is waiting for {rows['hostile']['waits_for']} by data-platform: lakegc review hostile m1" in output
     assert (rows["still"]["expired"], rows["still"]["waits_for"], rows["still"]["next"]) == (0, "", "")
     assert (rows[pond]["mark_id"], rows[pond]["waits_for"], rows[pond]["next"]) == (
         None, "its first mark", f"lakegc mark {pond}",
