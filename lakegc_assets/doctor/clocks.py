@@ -20,9 +20,9 @@ def all_clocks(clocks: Clocks, max_skew: timedelta, repository: str) -> Result:
 
 
 def server_clock(server: datetime, machine: datetime, max_skew: timedelta) -> Result:
-    """Compares two clocks, if no repository and thus no store is given."""
+    """Compares the clocks of a server and this machine. Used if no repository, and so no store, is given."""
     difference = abs(server - machine)
     text = f"server and machine differ by {duration(difference)} (allowed: {duration(max_skew)})"
     if difference <= max_skew:
-        return ok(f"{text}; the store's clock needs a repository")
+        return ok(f"{text}; to check the store's clock, name a repository")
     return warning(f"{text}: marks will be refused.", "Synchronize the clocks (NTP).")

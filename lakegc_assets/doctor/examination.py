@@ -49,7 +49,7 @@ GROUPS = (
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What the checks take from this machine. `token` is unique to this examination. `start_spark` starts Spark and
-    says what it found; None if Spark isn't to be started."""
+    returns a result; None if Spark isn't to be started."""
 
     environ: Mapping[str, str]
     home: Path
@@ -149,7 +149,7 @@ def check_configuration(name: str | None, given: Surroundings, checks: Checks) -
 # --- over the network -----------------------------------------------------------------------------------------------
 
 
-def impatient(settings: Settings) -> Settings:
+def with_short_timeouts(settings: Settings) -> Settings:
     """The settings with short timeouts and without retries."""
     limits = {
         "connect_timeout_s": min(settings.connect_timeout_s, CONNECT_TIMEOUT_S),
@@ -169,33 +169,34 @@ def check_servers(settings: Settings | None, given: Surroundings, checks: Checks
     """The servers, if one of them responds and accepts the credentials. The daemon is checked at the same time."""
     home = dagster_instance.home_of(given.environ)
     daemon = Check(dagster_instance.GROUP, "daemon", lambda: dagster_instance.daemon(home, given.now()))
-    quick = None if settings is None else impatient(settings)
+    quick = None if settings is None else with_short_timeouts(settings)
     try:
         servers = () if quick is None else LakeFSSettings.of(quick)
-    except WrongUsage:  # the check of the credentials has reported it
+    except WrongUsage:  # the check "lakeFS credentials" has reported it
         servers = ()
     if quick is None or not servers:
         checks.skip(server.GROUP, SERVER_CHECKS, "needs valid settings, with the server and its credentials")
         checks.run_in_parallel([daemon])
         return None
-    lakefs, checked_meanwhile = LakeFS(*servers), [daemon]
+    lakefs, concurrent_checks = LakeFS(*servers), [daemon]
     configurations = {}
     for single in servers:
-        config = check_server(lakefs, single, checked_meanwhile, checks)
-        checked_meanwhile = []
+        config = check_server(lakefs, single, concurrent_checks, checks)
+        concurrent_checks = []
         if config is not None:
             configurations[single.server] = config
     return Connected(lakefs, configurations, quick) if configurations else None
 
 
-def check_server(lakefs: LakeFS, settings: LakeFSSettings, others: list[Check], checks: Checks) -> Server | None:
-    """The configuration of a server, if it responds and accepts the credentials. Runs other checks at the same time."""
+def check_server(lakefs: LakeFS, settings: LakeFSSettings, concurrent: list[Check], checks: Checks) -> Server | None:
+    """The configuration of a server, if it responds and accepts the credentials. Runs the `concurrent` checks at the
+    same time."""
     group, name = server.GROUP, settings.server
     tls, connection, credentials, version = (of_server(name, check) for check in SERVER_CHECKS)
     checks.run(Check(group, tls, lambda: server.tls(settings)))
     shown = partial(server.connection, settings.endpoint_url)
     time = Check(group, connection, partial(lakefs.server_time, name), shown)
-    responds, *_ = checks.run_in_parallel([time, *others])
+    responds, *_ = checks.run_in_parallel([time, *concurrent])
     if responds.is_problem:
         checks.skip(group, [credentials, version], "needs a server that responds")
         return None

@@ -44,7 +44,7 @@ def cache(path: Path) -> Folder:
 
 
 def dagster(path: Path, *, configured: bool) -> Folder:
-    """`configured`: DAGSTER_HOME names it, so lakegc uses no other folder."""
+    """`configured` means that DAGSTER_HOME names the folder, so lakegc uses no other one."""
     history_is_lost = "lakegc uses a temporary folder instead, and the history is lost with it."
     return Folder(
         "Dagster's home", "Dagster's history", path, "DAGSTER_HOME", needed=16 << 20, advised=512 << 20,
@@ -53,8 +53,7 @@ def dagster(path: Path, *, configured: bool) -> Folder:
 
 
 def usable(folder: Folder, free_bytes: Callable[[Path], int]) -> Result:
-    """Whether a folder, or one in which it can be created, is writable and has enough space. Creates nothing that
-    stays."""
+    """Whether a folder, or one in which it can be created, is writable and has enough space. Leaves no file behind."""
     existing = nearest_existing(folder.path)
     other = f"set {folder.setting} to another folder."
     reason = why_not_writable(existing)

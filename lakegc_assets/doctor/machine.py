@@ -31,7 +31,7 @@ CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 def java(environ: Mapping[str, str]) -> Result:
-    """The Java that Spark would start. Raises `WrongUsage` if there is none or it is too old."""
+    """The Java installation that Spark would use. Raises `WrongUsage` if there is none or it is too old."""
     version = supported_java(environ)
     text = f"Java {version}: {java_command(environ)}"
     if version > JAVA_VERSIONS[-1]:
@@ -59,7 +59,7 @@ def packages(names: tuple[str, ...] = PACKAGES) -> Result:
         except metadata.PackageNotFoundError:
             missing.append(name)
     if missing:
-        return problem(f"Missing: {', '.join(missing)}. Installed: {', '.join(versions)}.", "Install lakegc again.")
+        return problem(f"Missing: {', '.join(missing)}. Installed: {', '.join(versions)}.", "Reinstall lakegc.")
     return ok(", ".join(versions))
 
 

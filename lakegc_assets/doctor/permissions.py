@@ -19,7 +19,8 @@ MARK_GROUP, SWEEP_GROUP = "permissions to mark", "permissions to sweep"
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """A permission, and a read that needs it. `without` is what lakegc does without it; "": it can't work."""
+    """A permission, and a read that needs it. `without` is what lakegc does without it; "" if lakegc can't work without
+    it."""
 
     name: str
     read: Callable[[LakeFS, Repository], Result]
@@ -87,7 +88,7 @@ PERMISSIONS = (
     Permission(
         "fs:ListRepositories",
         list_repositories,
-        "Other repositories can't be read, so each approval has to release that by name.",
+        "Other repositories can't be read, so each approval has to release the brake 'others' by name.",
     ),
     Permission("retention:GetGarbageCollectionRules", read_rules),
     Permission("fs:ListBranches", list_branches),
@@ -102,10 +103,10 @@ PERMISSIONS = (
 UNTRIED = {
     "fs:ListCommits": not_tried("the server would write a dump of references to the namespace", NO_GRAPH),
     "retention:PrepareGarbageCollectionCommits": not_tried(
-        "the server would write a list of commits to the namespace", "Without it, a mark stops and says so."
+        "the server would write a list of commits to the namespace", "Without it, a mark stops with an error."
     ),
     "retention:PrepareGarbageCollectionUncommitted": not_tried(
-        "the server would write a list of staged objects to the namespace", "Without it, a mark stops and says so."
+        "the server would write a list of staged objects to the namespace", "Without it, a mark stops with an error."
     ),
 }
 
@@ -121,7 +122,7 @@ def try_permission(permission: Permission, lakefs: LakeFS, repository: Repositor
 
 
 def sweep_permissions(findings: Iterable[Finding]) -> Result:
-    """Judges the permissions of lakeFS for a sweep by the findings for a mark."""
+    """Derives the permissions of lakeFS for a sweep from the findings for a mark."""
     lacking = [
         finding.name
         for finding in findings

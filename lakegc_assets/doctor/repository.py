@@ -47,4 +47,4 @@ def block_store(repository: Repository, server: Server) -> Result:
 def namespace(target: Target, lakefs: LakeFS) -> Result:
     """Whether another repository's namespace overlaps. Raises `Refused` if one does."""
     refuse_overlap(target, lakefs)
-    return ok(f"{target.place.namespace.uri} overlaps no other repository that these credentials may list")
+    return ok(f"{target.place.namespace.uri} overlaps no other repository that these credentials can list")

@@ -22,7 +22,7 @@ def connection(endpoint_url: str, time: datetime) -> Result:
 
 
 def credentials(access_key_id: str, server: Server) -> Result:
-    """Judges the server's configuration, which it shows only to known users."""
+    """Takes the server's configuration, which the server shows only to users whose credentials it accepts."""
     kinds = ", ".join(sorted(set(server.blockstores.values())))
     return ok(f"access key id {access_key_id} is accepted; block store: {kinds}")
 
@@ -55,7 +55,7 @@ def tls(settings: LakeFSSettings) -> Result:
     if not settings.verify_tls:
         return warning(
             "HTTPS, but the server's certificate isn't verified (verify_tls is false).",
-            "Set LAKEGC_CA_BUNDLE to the certificate of your authority instead.",
+            "Set LAKEGC_CA_BUNDLE to your certificate authority's certificate instead.",
         )
     if settings.ca_bundle is not None and not Path(settings.ca_bundle).is_file():
         return problem(f"there is no file {settings.ca_bundle} with certificates.", "Correct LAKEGC_CA_BUNDLE.")

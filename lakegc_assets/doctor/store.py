@@ -129,16 +129,17 @@ def yes(value: bool) -> str:
 
 
 def conditional_writes(known: KnownCapabilities | None, *, single_deployment: bool) -> Result:
-    """Whether two deployments of lakegc can exclude each other."""
+    """Whether the store can prevent two deployments of lakegc from working on one repository at the same time."""
     if known is None:
         return not_tried("the store's capabilities aren't known")
     if known.capabilities.conditional_writes:
         return ok("supported: only one mark or sweep of a repository runs at a time")
     text = "not supported, so nothing prevents two deployments of lakegc from working on one repository."
     if single_deployment:
-        return warning(text, "single_deployment is set: make sure that no other lakegc works on this repository.")
+        return warning(text, "single_deployment is set: make sure that no other deployment works on this repository.")
     return problem(
-        text, "Use a store with conditional writes, or set LAKEGC_SINGLE_DEPLOYMENT=true if there is no other lakegc."
+        text,
+        "Use a store with conditional writes, or set LAKEGC_SINGLE_DEPLOYMENT=true if there is no other deployment.",
     )
 
 
