@@ -23,7 +23,7 @@ from lakegc_assets.fsck.tables import (
     finding_of,
     ranges_of_metaranges,
     references_to,
-    verified_ranges,
+    verified_table_addresses,
 )
 from lakegc_assets.mark.context import Target
 from lakegc_assets.mark.missing_objects import ALWAYS_LOOKED_UP, not_listed_now
@@ -176,17 +176,17 @@ def check_ranges(context: Context, unreferenced: list[str]) -> None:
     spark, target = run.spark(), run.target
     entries = sum(row["entries"] for row in context.ranges)
     rows = [*context.ranges, *({"range_id": range_id, "live": False} for range_id in unreferenced)]
-    sightings = [
-        live_objects.stored_sightings(spark, target.place),
-        *live_objects.staged_sightings(spark, target, run.lakefs, context.graph, report),
-        verified_ranges(spark, target.place, pa.Table.from_pylist(rows, schema=RANGES), total_entries=entries),
+    observed = [
+        live_objects.stored_addresses(spark, target.place),
+        *live_objects.staged_addresses(spark, target, run.lakefs, context.graph, report),
+        verified_table_addresses(spark, target.place, pa.Table.from_pylist(rows, schema=RANGES), total_entries=entries),
     ]
     run.log_message(
         f"verifying {plural(len(context.ranges), 'range')} with {plural(entries, 'entry')}, and listing "
         f"{target.place.store().where}"
     )
     observation = Observation("fsck")
-    everything = live_objects.by_address(reduce(lambda left, right: left.unionByName(right), sightings))
+    everything = live_objects.by_address(reduce(lambda left, right: left.unionByName(right), observed))
     totals = [column.alias(name) for name, column in live_objects.live_counts().items()]
     notes_and_lost = everything.observe(observation, *totals).where(live_objects.is_note_or_lost()).persist()
     notes = [json.loads(row["note"]) for row in notes_and_lost.where("note is not null").select("note").collect()]
@@ -259,8 +259,8 @@ def metaranges_of_ranges(context: Context, ids: Iterable[str]) -> dict[str, set[
 def find_lost(context: Context, absent: DataFrame) -> None:
     """Report the live addresses that the listing lacks (`absent`), with their paths and branches.
 
-    First, they are looked up again, and those that are listed now are excluded, unless so many are missing that the
-    store or path is probably wrong.
+    First, they are looked up again, and those that are listed now are excluded. This step is left out if so many are
+    missing that the store or path is probably wrong.
     """
     run, report = context.run, context.report
     count, lost = report.verified.pop("not_listed"), absent
@@ -286,7 +286,7 @@ def find_lost(context: Context, absent: DataFrame) -> None:
 def hint_at_wrong_store(run: CheckRun, report: Report) -> None:
     if report.lost_count > 1 and report.lost_count == report.verified["live"]:
         report.hints.append(
-            f"The store has none of the live objects: {run.target.place.store().where} may not be the store or path "
+            f"The store has none of the live objects: {run.target.place.store().where} might not be the store or path "
             "that lakeFS writes to."
         )
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from lakegc_assets.formatting import plural
 from lakegc_assets.fsck.commit_graph import Graph
 from lakegc_assets.fsck.findings import Report
-from lakegc_assets.fsck.tables import SIGHTINGS, batch_of, finding_note, report_of
+from lakegc_assets.fsck.tables import OBSERVED_ADDRESSES, batch_of, finding_note, report_of
 from lakegc_assets.mark.context import Target
 from lakegc_assets.rules.retention import commit_verdicts
 from spark_resources.errors import DamagedData, Forbidden, LakegcError
@@ -88,18 +88,19 @@ def retained_by_server(target: Target, lakefs: LakeFS, report: Report) -> dict[s
 # --- staged ---------------------------------------------------------------------------------------------------------
 
 
-def staged_sightings(
+def staged_addresses(
     spark: SparkSession, target: Target, lakefs: LakeFS, graph: Graph, report: Report
 ) -> list[DataFrame]:
-    """Addresses staged on any branch, as SIGHTINGS: from each branch's changed paths, and from the server's list."""
-    sightings = [served_at_changed_paths(spark, target, lakefs, sorted(graph.heads))]
+    """Addresses staged on any branch, as OBSERVED_ADDRESSES: from each branch's changed paths, and from the server's
+    list."""
+    observed = [served_at_changed_paths(spark, target, lakefs, sorted(graph.heads))]
     if target.repository.read_only:  # the server makes no list for such a repository
         report.not_verified.append(
             "Staged objects that only the server's list names: the repository is read-only, so there is no such list."
         )
     else:
-        sightings.append(listed_as_staged(spark, target.place, staged_list_keys(target, lakefs, report)))
-    return sightings
+        observed.append(listed_as_staged(spark, target.place, staged_list_keys(target, lakefs, report)))
+    return observed
 
 
 def staged_list_keys(target: Target, lakefs: LakeFS, report: Report) -> list[str]:
@@ -125,7 +126,8 @@ def staged_list_keys(target: Target, lakefs: LakeFS, report: Report) -> list[str
 
 
 def listed_as_staged(spark: SparkSession, place: Place, keys: list[str]) -> DataFrame:
-    """The addresses inside the namespace in these files of the server's list of staged objects, as SIGHTINGS."""
+    """The addresses inside the namespace in these files of the server's list of staged objects, as
+    OBSERVED_ADDRESSES."""
 
     def read(batches: Batches) -> Batches:
         report = TaskReport()
@@ -134,30 +136,31 @@ def listed_as_staged(spark: SparkSession, place: Place, keys: list[str]) -> Data
                 listed = read_uncommitted_file(place.store().read(key), where=key).column("physical_address")
                 kinds = pa.repeat(pa.scalar(int(AddressType.BY_PREFIX), pa.int8()), len(listed))
                 inside, outside = addresses_inside(listed.combine_chunks(), kinds, place.namespace)
-                yield batch_of(SIGHTINGS, address=inside, staged=True)
+                yield batch_of(OBSERVED_ADDRESSES, address=inside, staged=True)
                 report.count(outside=outside)
             except LakegcError as error:
-                yield batch_of(SIGHTINGS, note=[finding_note("list of staged objects", key, error)])
+                yield batch_of(OBSERVED_ADDRESSES, note=[finding_note("list of staged objects", key, error)])
         yield report_of("reading lists of staged objects", report)
 
     return tasks_from_ids(lambda: spark, "key", keys, batch_size=1, max_on_driver=0).mapped(
-        read, SIGHTINGS
+        read, OBSERVED_ADDRESSES
     )  # a list may have millions of rows
 
 
 def served_at_changed_paths(spark: SparkSession, target: Target, lakefs: LakeFS, branches: list[str]) -> DataFrame:
-    """The addresses that the server reports for the added and changed paths of these branches, as SIGHTINGS."""
+    """The addresses that the server reports for the added and changed paths of these branches, as
+    OBSERVED_ADDRESSES."""
     place, repository = target.place, target.repository.id
 
     def read(batches: Batches) -> Batches:
         for branch in (branch for batch in batches for branch in batch.column(0).to_pylist()):
             try:
                 keys = [key for _, key in changed_paths(lakefs, repository, branch, place.namespace)]
-                yield batch_of(SIGHTINGS, address=pa.array(keys, pa.string()), staged=True)
+                yield batch_of(OBSERVED_ADDRESSES, address=pa.array(keys, pa.string()), staged=True)
             except LakegcError as error:
-                yield batch_of(SIGHTINGS, note=[finding_note("changes of branch", branch, error)])
+                yield batch_of(OBSERVED_ADDRESSES, note=[finding_note("changes of branch", branch, error)])
 
-    return tasks_from_ids(lambda: spark, "branch", branches, batch_size=1).mapped(read, SIGHTINGS)
+    return tasks_from_ids(lambda: spark, "branch", branches, batch_size=1).mapped(read, OBSERVED_ADDRESSES)
 
 
 def changed_paths(lakefs: LakeFS, repository: str, branch: str, namespace: Namespace) -> Iterator[tuple[str, str]]:
@@ -175,8 +178,9 @@ def changed_paths(lakefs: LakeFS, repository: str, branch: str, namespace: Names
 # --- stored ---------------------------------------------------------------------------------------------------------
 
 
-def stored_sightings(spark: SparkSession, place: Place) -> DataFrame:
-    """Everything that the store lists outside `_lakefs/`, as SIGHTINGS: live addresses may be in any folder."""
+def stored_addresses(spark: SparkSession, place: Place) -> DataFrame:
+    """Everything that the store lists outside `_lakefs/`, as OBSERVED_ADDRESSES: live addresses may be in any
+    folder."""
     store = place.store()
     folders = [folder for folder in folders_in(store, ROOT) if folder != TABLES]
     if DATA in folders:
@@ -187,26 +191,26 @@ def stored_sightings(spark: SparkSession, place: Place) -> DataFrame:
         for folder in (folder for batch in batches for folder in batch.column(0).to_pylist()):
             for page in place.store().pages(folder, delimiter="/" if folder in (DATA, ROOT) else None):
                 report.count(listed=len(page.objects), bytes_listed=sum(listed.size for listed in page.objects))
-                yield batch_of(SIGHTINGS, address=[listed.key for listed in page.objects], listed=True)
+                yield batch_of(OBSERVED_ADDRESSES, address=[listed.key for listed in page.objects], listed=True)
         yield report_of("listing", report)
 
     # not on the driver, which would have to hold all objects of a large root folder
     return tasks_from_ids(lambda: spark, "folder", [ROOT, *folders], batch_size=1, max_on_driver=0).mapped(
-        read, SIGHTINGS
+        read, OBSERVED_ADDRESSES
     )
 
 
 # --- comparison -----------------------------------------------------------------------------------------------------
 
 
-def by_address(sightings: DataFrame) -> DataFrame:
+def by_address(observed: DataFrame) -> DataFrame:
     """The distinct addresses and notes, with a flag for each input that contains them."""
     from pyspark.sql import functions as F
 
     flags: Iterator[Column] = (
         F.coalesce(F.max(name), F.lit(False)).alias(name) for name in ("listed", "committed", "staged")
     )
-    return sightings.groupBy("address", "note").agg(*flags)
+    return observed.groupBy("address", "note").agg(*flags)
 
 
 def live_counts() -> dict[str, Column]:

@@ -34,17 +34,17 @@ from spark_resources.stores.prefetch import prefetch
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_DESCRIBED = [field.with_nullable(True) for field in RANGE_REFS]
+_RANGE_FIELDS = [field.with_nullable(True) for field in RANGE_REFS]
 _FLAG = pa.bool_()
 
 #: `live`: a retained commit or a head refers to it; `head`: a head refers to it.
 METARANGES = pa.schema([("metarange_id", pa.string()), ("live", _FLAG), ("head", _FLAG)])
 #: A row for each range of a metarange, and one with a note for a damaged metarange.
-RANGES_FOUND = pa.schema([*METARANGES, *_DESCRIBED, ("bytes", pa.int64()), ("note", pa.string())])
+RANGES_FOUND = pa.schema([*METARANGES, *_RANGE_FIELDS, ("bytes", pa.int64()), ("note", pa.string())])
 #: A table to verify: a range as its metarange describes it, or an existing but unreferenced table.
-RANGES = pa.schema([*_DESCRIBED, ("live", _FLAG)])
+RANGES = pa.schema([*_RANGE_FIELDS, ("live", _FLAG)])
 #: A live or stored address, or a note: a finding, or the report of a task.
-SIGHTINGS = pa.schema(
+OBSERVED_ADDRESSES = pa.schema(
     [("address", pa.string()), ("listed", _FLAG), ("committed", _FLAG), ("staged", _FLAG), ("note", pa.string())]
 )
 
@@ -81,8 +81,11 @@ def finding_note(what: str, thing_id: str, error: LakegcError) -> str:
 
 
 def report_of(work: str, report: TaskReport) -> pa.RecordBatch:
-    """The report of a task as a row of SIGHTINGS. It names the task, because equal notes would be counted once."""
-    return batch_of(SIGHTINGS, note=[json.dumps({"task": f"{work} {task_name()}", "report": report.to_json()})])
+    """The report of a task as a row of OBSERVED_ADDRESSES. It names the task, because equal notes would be counted
+    once."""
+    return batch_of(
+        OBSERVED_ADDRESSES, note=[json.dumps({"task": f"{work} {task_name()}", "report": report.to_json()})]
+    )
 
 
 def finding_of(note: dict[str, Any]) -> Finding:
@@ -134,27 +137,28 @@ def ranges_of_metaranges(spark: SparkSession, place: Place, metaranges: pa.Table
 # --- ranges ---------------------------------------------------------------------------------------------------------
 
 
-def verified_ranges(spark: SparkSession, place: Place, ranges: pa.Table, *, total_entries: int) -> DataFrame:
-    """Verify these tables (rows of RANGES). Returns the live addresses in the namespace, and notes (SIGHTINGS)."""
+def verified_table_addresses(spark: SparkSession, place: Place, ranges: pa.Table, *, total_entries: int) -> DataFrame:
+    """Verify these tables (rows of RANGES). The result (OBSERVED_ADDRESSES) has the addresses inside the namespace from
+    live ranges, a note for each table that is damaged or can't be read, and a note with the report of each task."""
 
     def read(batches: Batches) -> Batches:
         report = TaskReport()
         rows = [row for batch in batches for row in batch.to_pylist()]
         decoder = sstable.default_decoder(total_entries * ENTRY_BYTES)
-        described = {str(row["range_id"]): row for row in rows if row["entries"] is not None}
-        for range_id, data in read_tables(place, described):
+        refs_by_id = {str(row["range_id"]): row for row in rows if row["entries"] is not None}
+        for range_id, data in read_tables(place, refs_by_id):
             try:
-                yield from addresses_of_range(place, described[range_id], data, decoder, report)
+                yield from addresses_of_range(place, refs_by_id[range_id], data, decoder, report)
             except LakegcError as error:
-                yield batch_of(SIGHTINGS, note=[finding_note("range", range_id, error)])
+                yield batch_of(OBSERVED_ADDRESSES, note=[finding_note("range", range_id, error)])
         for table_id, data in read_tables(place, [str(row["range_id"]) for row in rows if row["entries"] is None]):
             try:
                 report.count(other_tables=1, bytes=len(verified_bytes(table_id, data)))
             except LakegcError as error:
-                yield batch_of(SIGHTINGS, note=[finding_note(damaged_table_kind(data), table_id, error)])
+                yield batch_of(OBSERVED_ADDRESSES, note=[finding_note(damaged_table_kind(data), table_id, error)])
         yield report_of("verifying", report)
 
-    return range_tasks(lambda: spark, ranges).mapped(read, SIGHTINGS)
+    return range_tasks(lambda: spark, ranges).mapped(read, OBSERVED_ADDRESSES)
 
 
 UNREFERENCED_TABLE, NOT_A_TABLE = "table", "file"
@@ -177,7 +181,7 @@ def addresses_of_range(
     report.count(ranges=1, bytes=len(verified_data), entries=batch.num_rows)
     if ref["live"]:
         report.count(outside=outside)
-        yield batch_of(SIGHTINGS, address=keys, committed=True)
+        yield batch_of(OBSERVED_ADDRESSES, address=keys, committed=True)
 
 
 # --- paths of an address --------------------------------------------------------------------------------------------
