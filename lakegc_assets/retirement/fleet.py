@@ -16,8 +16,8 @@ from spark_resources.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was decided or done about the marks of a repository; None if it isn't configured (`is_off`), another run is
-    working on it (`busy` says which), or for an `error`."""
+    """What was decided on the marks of a repository, or done with them. `retirements` is None if retirement isn't
+    configured (`is_off`), if another run is working on the repository (`busy` says which), or after an `error`."""
 
     repository: str
     retirements: Retirements | None = None

@@ -10,7 +10,7 @@ from lakegc_assets.formatting import plural
 from lakegc_assets.mark.context import Target, read_clocks
 from lakegc_assets.progress import LogMessage
 from lakegc_assets.resources import MarksResource
-from lakegc_assets.retirement.mark_facts import identity_of, known_marks
+from lakegc_assets.retirement.mark_status import identity_of, known_marks
 from lakegc_assets.retirement.retire import open_target
 from lakegc_assets.rules.retirement import Action, Decision, purges
 from lakegc_assets.sweep.context import SweepRun
@@ -55,10 +55,10 @@ def purge_all(
 
 
 def decisions(target: Target, purge_after: timedelta, *, holder: Holder | None) -> list[Decision]:
-    """The decision about each quarantine of a repository that has objects."""
+    """The decision on each quarantine of a repository that has objects."""
     now = target.place.store().now()
     known = known_marks(target, purge_after, now=now, holder=holder)
-    return purges([one.facts for one in known], identity_of(target), purge_after, now=now)
+    return purges([one.status for one in known], identity_of(target), purge_after, now=now)
 
 
 def purge_old(

@@ -8,7 +8,8 @@ The order of effects on one mark, and the state that a crash right after each le
 4. the record says that this is done       its record and the report of its sweep remain
 
 Everything happens under the repository's lease, so no mark, sweep, undo or purge is running. An approval needs no
-lease: like the first step, it replaces exactly the version of the record that was read, so only one of both succeeds.
+lease: like the first step, it replaces exactly the version of the record that was read, so only one of the two
+succeeds.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from lakegc_assets.mark.context import (
     with_probed_capabilities,
 )
 from lakegc_assets.progress import LogMessage
-from lakegc_assets.retirement.mark_facts import KnownMark, identity_of, known_marks
+from lakegc_assets.retirement.mark_status import KnownMark, identity_of, known_marks
 from lakegc_assets.rules.retirement import Action, Decision, retirements
 from spark_resources.errors import Unavailable, WrongUsage
 from spark_resources.host.processes import interrupt_on_termination
@@ -43,7 +44,7 @@ from spark_resources.model import MarkState
 from spark_resources.settings import Settings
 from spark_resources.stores.retry import delete_own_files
 
-FILES_AT_ONCE = 1_000
+FILES_PER_BATCH = 1_000
 CHANGING = (Action.RETIRE, Action.RESUME)
 
 
@@ -90,7 +91,7 @@ def plan(target: Target, older_than: timedelta, only: Collection[str] = ()) -> R
     `only`."""
     store = target.place.store()
     known = known_marks(target, older_than, now=store.now(), holder=current_holder(store))
-    marks = {one.facts.mark_id: one.mark for one in known}
+    marks = {one.status.mark_id: one.mark for one in known}
     planned = _plan(target, known, older_than, only)
     return replace(planned, marks=[with_sizes(one, marks[one.decision.mark_id]) for one in planned.marks])
 
@@ -104,7 +105,7 @@ def retire(
     only: Collection[str] = (),
     log_message: LogMessage = lambda _: None,
 ) -> Retirements:
-    """Retire the marks that ended at least `older_than` ago and that nothing needs; with `only`, just these of them.
+    """Retire the marks that ended at least `older_than` ago and that nothing needs; with `only`, just those among them.
 
     Raises `LeaseHeld` if a mark or a sweep is running, and `Refused` if the clocks differ too much to tell ages. If
     there is nothing to do, neither is checked.
@@ -121,7 +122,7 @@ def retire(
     with lease_for(target, first, settings, log_message) as lease:
         # decided again: while nobody held the lease, an undo or a sweep may have begun and ended
         known = known_marks(target, older_than, now=target.place.store().now(), holder=None)
-        marks = {one.facts.mark_id: one.mark for one in known}
+        marks = {one.status.mark_id: one.mark for one in known}
         planned = _plan(target, known, older_than, only)
         for one in planned.to_retire:
             mark = marks[one.decision.mark_id]
@@ -150,14 +151,14 @@ def lease_for(target: Target, mark_id: str, settings: Settings, log_message: Log
 
 
 def _plan(target: Target, known: list[KnownMark], older_than: timedelta, only: Collection[str]) -> Retirements:
-    states = {one.facts.mark_id: "" if one.mark is None else one.mark.record.state.value for one in known}
+    states = {one.status.mark_id: "" if one.mark is None else one.mark.record.state.value for one in known}
     if missing := sorted(set(only) - states.keys()):
         raise WrongUsage(
             f"there is no mark {', '.join(missing)} of {target.repository.id}. 'lakegc status {target.repository.id}' "
             "lists the marks."
         )
     now = target.place.store().now()
-    decisions = retirements([one.facts for one in known], identity_of(target), older_than, now=now)
+    decisions = retirements([one.status for one in known], identity_of(target), older_than, now=now)
     chosen = [decision for decision in decisions if not only or decision.mark_id in only]
     still_listed = {decision.mark_id for decision in decisions}
     retired = [mark_id for mark_id in only or states if states[mark_id] == MarkState.RETIRED]
@@ -200,8 +201,8 @@ def retire_mark(mark: Mark, lease: Lease, *, removed: Callable[[int], None] = la
         size = sum(size for _, size in files)
         mark.retire(who=user_and_machine(), now=mark.store.now(), files=len(files), size=size)
     withdraw_reference_summary(mark.place, mark.record.mark_id)
-    for first in range(0, len(files), FILES_AT_ONCE):
-        batch = files[first : first + FILES_AT_ONCE]
+    for first in range(0, len(files), FILES_PER_BATCH):
+        batch = files[first : first + FILES_PER_BATCH]
         lease.check()
         failed = delete_own_files(mark.store, [key for key, _ in batch])
         if failed:

@@ -10,16 +10,16 @@ from lakegc_assets.partitions import PARTITIONS
 from spark_resources.errors import LakegcError
 from spark_resources.model import Partition
 
-MAX_AT_ONCE = 2_000
-"""The maximum number of partitions that are removed at a time, as each takes a transaction of Dagster's database."""
+MAX_PER_CALL = 2_000
+"""The maximum number of partitions that one call removes, because each takes a transaction in Dagster's database."""
 
 
 def remove_partitions(instance: dg.DagsterInstance, repository: str, mark_ids: Collection[str]) -> list[str]:
-    """Remove the partitions of these marks, as far as they exist, and return their keys. At most MAX_AT_ONCE are
+    """Remove the partitions of these marks, as far as they exist, and return their keys. At most MAX_PER_CALL are
     removed; the others follow the next time."""
     name = str(PARTITIONS.name)
     existing = set(instance.get_dynamic_partitions(name))
-    wanted = [key for mark_id in mark_ids if (key := partition_key(repository, mark_id)) in existing][:MAX_AT_ONCE]
+    wanted = [key for mark_id in mark_ids if (key := partition_key(repository, mark_id)) in existing][:MAX_PER_CALL]
     for key in wanted:
         instance.delete_dynamic_partition(name, key)
     return wanted

@@ -34,7 +34,7 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class MarkFacts:
+class MarkStatus:
     """What is known about one mark, or about the sweep of a foreign one. Times are by the store's clock.
 
     `record` is None if it can't be used, for the reason in `unusable`; `is_newer_format` says that a newer version of
@@ -71,7 +71,7 @@ class MarkFacts:
         return self.record
 
     def ended_at(self, record: MarkRecord) -> datetime:
-        """The last time that anything was done with a mark, or its approval was or will be possible."""
+        """The latest time at which anything was done with a mark, or at which its approval ends or is due."""
         times = (self.approved_until, self.announced_due, self.sweep_ended, self.restored_at)
         steps = (step.finished for step in record.steps.values())
         return max(finished_at(record), record.start, *steps, *filter(None, times))
@@ -95,60 +95,62 @@ class RepositoryIdentity:
 
 
 def retirements(
-    marks: Sequence[MarkFacts], repository: RepositoryIdentity, retire_after: timedelta, *, now: datetime
+    marks: Sequence[MarkStatus], repository: RepositoryIdentity, retire_after: timedelta, *, now: datetime
 ) -> list[Decision]:
-    """The decision about each mark that isn't completely retired. `now` is by the store's clock.
+    """The decision on each mark that isn't completely retired. `now` is by the store's clock.
 
     `retire_after` is how long after the end of a mark, or of its approval, sweep or purge, it is retired.
     """
     kept: dict[str, str] = {}
-    for facts in marks:
-        if why := why_kept(facts, repository, retire_after, now=now):
-            kept[facts.mark_id] = why
-    records = {facts.mark_id: facts.own for facts in marks if facts.own is not None}
+    for status in marks:
+        if why := why_kept(status, repository, retire_after, now=now):
+            kept[status.mark_id] = why
+    records = {status.mark_id: status.own for status in marks if status.own is not None}
     # a mark that may not be used can't take the place of the newest one
     usable = [record for record in records.values() if why_unusable(record, repository, now) is None]
     kept = {**needed_newest(records.values()), **needed_newest(usable), **kept}
-    newer = next((facts.mark_id for facts in marks if facts.is_newer_format), None)
+    newer = next((status.mark_id for status in marks if status.is_newer_format), None)
     if newer is not None:
         why = f"a newer version of lakegc wrote mark {newer}, which may be based on it: update lakegc"
         kept = {**dict.fromkeys((record.mark_id for record in records.values() if can_be_base(record)), why), **kept}
     add_restored(kept, records, marks)
     add_bases(kept, records)
-    return [decision for facts in marks if (decision := _decision(facts, kept, now)) is not None]
+    return [decision for status in marks if (decision := _decision(status, kept, now)) is not None]
 
 
-def _decision(facts: MarkFacts, kept: Mapping[str, str], now: datetime) -> Decision | None:
-    record = facts.record
-    if record is not None and record.state is MarkState.RETIRED and not facts.is_foreign:
+def _decision(status: MarkStatus, kept: Mapping[str, str], now: datetime) -> Decision | None:
+    record = status.record
+    if record is not None and record.state is MarkState.RETIRED and not status.is_foreign:
         if record.retired is not None and record.retired["done"]:
             return None
-        if facts.has_quarantine:  # it can't have had any when it was retired
-            return Decision(facts.mark_id, Action.KEEP, "it is retired, but its quarantine has objects: restore them")
-        return Decision(facts.mark_id, Action.RESUME, "an earlier retirement of it was interrupted")
-    if facts.mark_id in kept or record is None:
-        return Decision(facts.mark_id, Action.KEEP, kept[facts.mark_id])
-    return Decision(facts.mark_id, Action.RETIRE, f"it ended {age(now - facts.ended_at(record))} ago")
+        if status.has_quarantine:  # it can't have had any when it was retired
+            return Decision(status.mark_id, Action.KEEP, "it is retired, but its quarantine has objects: restore them")
+        return Decision(status.mark_id, Action.RESUME, "an earlier retirement of it was interrupted")
+    if status.mark_id in kept or record is None:
+        return Decision(status.mark_id, Action.KEEP, kept[status.mark_id])
+    return Decision(status.mark_id, Action.RETIRE, f"it ended {age(now - status.ended_at(record))} ago")
 
 
-def why_kept(facts: MarkFacts, repository: RepositoryIdentity, retire_after: timedelta, *, now: datetime) -> str | None:
+def why_kept(
+    status: MarkStatus, repository: RepositoryIdentity, retire_after: timedelta, *, now: datetime
+) -> str | None:
     """Why a mark itself must be kept, whatever the other marks are; None if it needn't be."""
-    record = facts.record
+    record = status.record
     if record is None:
-        return facts.unusable
-    if facts.is_foreign:
+        return status.unusable
+    if status.is_foreign:
         return "the reference collector made it"
     if record.state is MarkState.RETIRED:
         return None
-    if facts.holder:
-        return f"{facts.holder} is working on it"
+    if status.holder:
+        return f"{status.holder} is working on it"
     if unusable := why_unusable(record, repository, now):
         return unusable
     if record.state is MarkState.SWEEPING:
         return "its sweep is running, or was interrupted and can be resumed"
     if record.state is MarkState.SWEPT_WITH_FAILURES:
         return "its sweep had failures and can be resumed"
-    return _why_kept_by_time(facts, record, retire_after, now)
+    return _why_kept_by_time(status, record, retire_after, now)
 
 
 def why_unusable(record: MarkRecord, repository: RepositoryIdentity, now: datetime) -> str | None:
@@ -164,18 +166,18 @@ def why_unusable(record: MarkRecord, repository: RepositoryIdentity, now: dateti
     return None
 
 
-def _why_kept_by_time(facts: MarkFacts, record: MarkRecord, retire_after: timedelta, now: datetime) -> str | None:
-    if facts.has_quarantine:
+def _why_kept_by_time(status: MarkStatus, record: MarkRecord, retire_after: timedelta, now: datetime) -> str | None:
+    if status.has_quarantine:
         return "its quarantine has objects: undo or purge them first"
-    if facts.approval_problem:
-        return facts.approval_problem
-    if record.state is MarkState.APPROVED and facts.approved_until is not None and now < facts.approved_until:
-        return f"it is approved until {facts.approved_until:%Y-%m-%d %H:%M} UTC, and not swept"
-    if facts.announced_due is not None and now < facts.announced_due:
-        return f"its approval by a policy is due {facts.announced_due:%Y-%m-%d %H:%M} UTC"
-    if record.state is MarkState.SWEPT and is_old(record, retire_after, now) and facts.sweep_ended is None:
+    if status.approval_problem:
+        return status.approval_problem
+    if record.state is MarkState.APPROVED and status.approved_until is not None and now < status.approved_until:
+        return f"it is approved until {status.approved_until:%Y-%m-%d %H:%M} UTC, and not swept"
+    if status.announced_due is not None and now < status.announced_due:
+        return f"its approval by a policy is due {status.announced_due:%Y-%m-%d %H:%M} UTC"
+    if record.state is MarkState.SWEPT and is_old(record, retire_after, now) and status.sweep_ended is None:
         return "its sweep has no readable report"
-    ended = facts.ended_at(record)
+    ended = status.ended_at(record)
     if now < ended:
         return f"it ended {ended:%Y-%m-%d %H:%M} UTC, which is later than the store's clock"
     if now - ended < retire_after:
@@ -224,17 +226,17 @@ def add_bases(kept: dict[str, str], records: Mapping[str, MarkRecord]) -> None:
                 to_do += [base] if base in records else []
 
 
-def add_restored(kept: dict[str, str], records: Mapping[str, MarkRecord], marks: Iterable[MarkFacts]) -> None:
+def add_restored(kept: dict[str, str], records: Mapping[str, MarkRecord], marks: Iterable[MarkStatus]) -> None:
     """Add the marks of which objects may have been restored since a base mark began: an incremental mark looks up all
     objects of these."""
     begun = {base.start: base.mark_id for base in bases_in_use(kept, records)}
     if not begun:
         return
     earliest = min(begun)
-    for facts in marks:
-        is_recent = facts.restored_at is not None and facts.restored_at >= earliest - CLOCK_MARGIN
-        if is_recent and facts.mark_id not in kept:
-            kept[facts.mark_id] = (
+    for status in marks:
+        is_recent = status.restored_at is not None and status.restored_at >= earliest - CLOCK_MARGIN
+        if is_recent and status.mark_id not in kept:
+            kept[status.mark_id] = (
                 f"objects of it may have been restored since mark {begun[earliest]} began, and incremental marks based "
                 "on that one look for them"
             )
@@ -254,49 +256,49 @@ def bases_in_use(kept: Collection[str], records: Mapping[str, MarkRecord]) -> It
 
 
 def purges(
-    marks: Iterable[MarkFacts], repository: RepositoryIdentity, purge_after: timedelta, *, now: datetime
+    marks: Iterable[MarkStatus], repository: RepositoryIdentity, purge_after: timedelta, *, now: datetime
 ) -> list[Decision]:
-    """The decision about each quarantine that has objects. `now` is by the store's clock."""
+    """The decision on each quarantine that has objects. `now` is by the store's clock."""
     decisions = []
-    for facts in marks:
-        if facts.has_quarantine:
-            why = why_not_purged(facts, repository, purge_after, now=now)
+    for status in marks:
+        if status.has_quarantine:
+            why = why_not_purged(status, repository, purge_after, now=now)
             decisions.append(
-                Decision(facts.mark_id, Action.KEEP, why)
+                Decision(status.mark_id, Action.KEEP, why)
                 if why
-                else Decision(facts.mark_id, Action.PURGE, _quarantined_ago(facts, now))
+                else Decision(status.mark_id, Action.PURGE, _quarantined_ago(status, now))
             )
     return decisions
 
 
-def _quarantined_ago(facts: MarkFacts, now: datetime) -> str:
-    return f"its sweep ended {age(now - facts.sweep_ended)} ago" if facts.sweep_ended is not None else ""
+def _quarantined_ago(status: MarkStatus, now: datetime) -> str:
+    return f"its sweep ended {age(now - status.sweep_ended)} ago" if status.sweep_ended is not None else ""
 
 
 def why_not_purged(
-    facts: MarkFacts, repository: RepositoryIdentity, purge_after: timedelta, *, now: datetime
+    status: MarkStatus, repository: RepositoryIdentity, purge_after: timedelta, *, now: datetime
 ) -> str | None:
     """Why a quarantine isn't purged without a person; None if it may be. A person may purge it at any time."""
-    record = facts.record
+    record = status.record
     if record is None:
-        return facts.unusable
-    if facts.holder:
-        return f"{facts.holder} is working on it"
+        return status.unusable
+    if status.holder:
+        return f"{status.holder} is working on it"
     if not repository.matches(record):
         return "it belongs to another repository"
     if record.state not in (MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES):
         return f"the mark is {record.state}: its sweep hasn't ended"
-    if facts.sweep_ended is None:
+    if status.sweep_ended is None:
         return "its sweep has no readable report"
-    if facts.late:
-        return f"{plural(facts.late, 'object')} became live during its sweep: check them, then undo or purge"
-    if facts.restore_begun:
+    if status.late:
+        return f"{plural(status.late, 'object')} became live during its sweep: check them, then undo or purge"
+    if status.restore_begun:
         return "objects of it were restored: undo or purge the others"
-    if now < facts.sweep_ended:
-        return f"its sweep ended {facts.sweep_ended:%Y-%m-%d %H:%M} UTC, which is later than the store's clock"
-    if now - facts.sweep_ended < purge_after:
+    if now < status.sweep_ended:
+        return f"its sweep ended {status.sweep_ended:%Y-%m-%d %H:%M} UTC, which is later than the store's clock"
+    if now - status.sweep_ended < purge_after:
         return (
-            f"its sweep ended {age(now - facts.sweep_ended)} ago, and quarantines are purged after "
+            f"its sweep ended {age(now - status.sweep_ended)} ago, and quarantines are purged after "
             f"{duration(purge_after)}"
         )
     return None

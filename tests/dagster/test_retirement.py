@@ -167,7 +167,7 @@ def test_only_so_many_partitions_are_removed_at_a_time(
     instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each takes a transaction of Dagster's database. Partitions of other repositories and invalid ids don't match."""
-    monkeypatch.setattr(retired_partitions, "MAX_AT_ONCE", 2)
+    monkeypatch.setattr(retired_partitions, "MAX_PER_CALL", 2)
     ids = ["m1", "m2", "m3", "not/an id"]
     instance.add_dynamic_partitions(str(PARTITIONS.name), [f"lake-x|m{n}" for n in range(1, 5)] + ["lake-y|m1"])
     counts = [len(retired_partitions.remove_partitions(instance, "lake-x", ids)) for _ in range(3)]

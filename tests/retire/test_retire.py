@@ -16,7 +16,7 @@ import pytest
 from lakegc_assets.approval.approve import approve
 from lakegc_assets.approval.proposals import ApprovalRequest, propose
 from lakegc_assets.retirement import retire as retirement
-from lakegc_assets.retirement.mark_facts import known_marks
+from lakegc_assets.retirement.mark_status import known_marks
 from lakegc_assets.retirement.retire import lease_for, plan, retire_mark
 from lakegc_assets.rules.brakes import BrakeLimits, brakes
 from lakegc_assets.rules.retirement import Action
@@ -143,7 +143,7 @@ def test_only_named_marks_are_retired(lake: OldMarks) -> None:
 
 @pytest.mark.parametrize("folder", ["quarantine", "announcement", "approval", "damaged record", "lease"])
 def test_files_in_the_namespace_keep_a_mark(lake: OldMarks, folder: str) -> None:
-    """The facts that the rules need are read from the files that other steps write."""
+    """The status that the rules need is read from the files that other steps write."""
     place, now = lake.target.place, lake.sandbox.now()
     if folder == "quarantine":
         place.store().write(key_in_quarantine("m1", "data/x"), b"x")
@@ -161,7 +161,7 @@ def test_files_in_the_namespace_keep_a_mark(lake: OldMarks, folder: str) -> None
     assert actions(lake)["m1"] is Action.KEEP
 
 
-def test_facts_about_a_quarantine_are_read_from_the_files_of_its_sweep(lake: OldMarks) -> None:
+def test_the_status_of_a_quarantine_is_read_from_the_files_of_its_sweep(lake: OldMarks) -> None:
     """The report's time doesn't count alone: without a signing key, anyone who can write to the bucket could write an
     earlier one. An undo leaves a file that says that it began."""
     place, now, long_ago = lake.target.place, lake.sandbox.now(), lake.sandbox.now() - 300 * DAY
@@ -175,11 +175,11 @@ def test_facts_about_a_quarantine_are_read_from_the_files_of_its_sweep(lake: Old
     place.store().write(f"{mark_folder('m1')}undone/{BEGUN_NAME}", b"{}")
     (known, *_) = known_marks(lake.target, DAY, now=now, holder=None)
 
-    assert known.facts.sweep_ended is not None
-    assert known.facts.sweep_ended >= now - timedelta(seconds=2)
-    assert (known.facts.late, known.facts.restore_begun) == (1, True)
-    assert known.facts.restored_at is not None
-    assert known.facts.restored_at >= now - timedelta(seconds=2)
+    assert known.status.sweep_ended is not None
+    assert known.status.sweep_ended >= now - timedelta(seconds=2)
+    assert (known.status.late, known.status.restore_begun) == (1, True)
+    assert known.status.restored_at is not None
+    assert known.status.restored_at >= now - timedelta(seconds=2)
 
 
 # --- kills ----------------------------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ def retire_until_killed(repository: str) -> None:
     """Retire the marks in this process, which kills itself after the first batch of files."""
     given = {name: value for name, value in os.environ.items() if name.startswith("LAKEGC_")}
     settings = {name.removeprefix("LAKEGC_").lower(): value for name, value in given.items()}
-    retirement.FILES_AT_ONCE = 5
+    retirement.FILES_PER_BATCH = 5
     target = target_of(settings, repository)
     store = target.place.store()
     (first, *_) = known_marks(target, DAY, now=store.now(), holder=None)
@@ -233,7 +233,7 @@ def test_a_killed_retirement_is_finished_by_the_next_one(lake: OldMarks) -> None
 def test_an_approval_between_the_decision_and_its_effect_wins(lake: OldMarks) -> None:
     """An approval doesn't need the lease. Nothing is removed."""
     target, now = lake.target, later(lake.target.place.store(), lake.record("m1").finished)
-    decided = {one.facts.mark_id: one.mark for one in known_marks(target, DAY, now=now, holder=None)}
+    decided = {one.status.mark_id: one.mark for one in known_marks(target, DAY, now=now, holder=None)}
     give_approval(lake, "m1", now)
     before = lake.files()
     with lease_for(target, "m1", Settings(), lambda _: None) as lease, pytest.raises(Refused, match="was changed by"):
@@ -284,7 +284,7 @@ def test_what_begins_before_the_lease_is_taken_counts(lake: OldMarks, monkeypatc
 def test_two_deployments_retire_a_mark_once(lake: OldMarks) -> None:
     """One that decided before the other one was done changes nothing."""
     target = lake.target
-    decided = {one.facts.mark_id: one.mark for one in known_marks(target, DAY, now=lake.sandbox.now(), holder=None)}
+    decided = {one.status.mark_id: one.mark for one in known_marks(target, DAY, now=lake.sandbox.now(), holder=None)}
     lake.retire(10 * DAY)
     before = lake.files()
     with lease_for(target, "m1", Settings(), lambda _: None) as lease, pytest.raises(Refused, match="was changed by"):
@@ -296,7 +296,7 @@ def test_two_deployments_retire_a_mark_once(lake: OldMarks) -> None:
 
 def test_a_retirement_stops_when_its_lease_is_lost(lake: OldMarks, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another run may rely on what is left by then."""
-    monkeypatch.setattr(retirement, "FILES_AT_ONCE", 1)
+    monkeypatch.setattr(retirement, "FILES_PER_BATCH", 1)
     target = lake.target
     (first, *_) = known_marks(target, DAY, now=lake.sandbox.now(), holder=None)
     removed: list[int] = []

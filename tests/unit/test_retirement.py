@@ -12,7 +12,7 @@ import pytest
 from lakegc_assets.mark.earlier_references import PARTS_WITH_ADDRESSES
 from lakegc_assets.rules.retirement import (
     Action,
-    MarkFacts,
+    MarkStatus,
     RepositoryIdentity,
     can_be_base,
     purges,
@@ -51,17 +51,17 @@ def incremental(day: int, *bases: MarkRecord, **changes: Any) -> MarkRecord:
     return mark(day, basis=basis, **changes)
 
 
-def facts(record: MarkRecord, **changes: Any) -> MarkFacts:
+def status(record: MarkRecord, **changes: Any) -> MarkStatus:
     if record.state in (MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES):
         changes = {"sweep_ended": record.finished, **changes}
-    return MarkFacts(record.mark_id, record, **changes)
+    return MarkStatus(record.mark_id, record, **changes)
 
 
-NEWEST = [facts(mark(397)), facts(mark(398)), facts(mark(399))]
+NEWEST = [status(mark(397)), status(mark(398)), status(mark(399))]
 """The newest marks, which are kept whatever the others are."""
 
 
-def decided(*marks: MarkFacts, retire_after: timedelta = RETIRE_AFTER, now: datetime = NOW) -> Mapping[str, Any]:
+def decided(*marks: MarkStatus, retire_after: timedelta = RETIRE_AFTER, now: datetime = NOW) -> Mapping[str, Any]:
     return {one.mark_id: one for one in retirements([*marks, *NEWEST], REPOSITORY, retire_after, now=now)}
 
 
@@ -84,8 +84,8 @@ OLD = mark(10)
 def test_an_old_mark_that_nothing_needs_is_retired(record: MarkRecord) -> None:
     """Its approval, if any, has ended. A mark of another scope is retired as soon as there is a newer one."""
     until = START + 20 * DAY if record.state is MarkState.APPROVED else None
-    newer = facts(mark(300, scope=record.scope))
-    old = decided(facts(record, approved_until=until), newer)["day010"]
+    newer = status(mark(300, scope=record.scope))
+    old = decided(status(record, approved_until=until), newer)["day010"]
 
     assert (old.action, old.why) == (
         Action.RETIRE,
@@ -96,33 +96,33 @@ def test_an_old_mark_that_nothing_needs_is_retired(record: MarkRecord) -> None:
 @pytest.mark.parametrize(
     ("kept", "why"),
     [
-        (MarkFacts("day010", None, unusable="its record can't be used: damaged"), "damaged"),
-        (facts(replace(OLD, format=1, basis={**FULL_MARK, "optimized": False})), "an earlier version of lakegc"),
-        (facts(mark(10, repository_created=START)), "another repository"),
-        (facts(mark(10, namespace="local://other")), "another repository"),
-        (facts(replace(OLD, counts={})), "altered"),
-        (facts(OLD, is_foreign=True), "reference collector"),
-        (facts(OLD, holder="ada"), "ada is working on it"),
-        (facts(mark(10, state=MarkState.MARKING, finished=None, digest=None), holder="ada"), "ada is working on it"),
-        (facts(mark(10, state=MarkState.SWEEPING)), "was interrupted and can be resumed"),
-        (facts(mark(10, state=MarkState.SWEPT_WITH_FAILURES)), "had failures and can be resumed"),
-        (facts(mark(10, state=MarkState.SWEPT), has_quarantine=True), "its quarantine has objects"),
-        (facts(OLD, has_quarantine=True), "its quarantine has objects"),
-        (facts(mark(10, state=MarkState.SWEPT), sweep_ended=None), "no readable report"),
-        (facts(mark(10, state=MarkState.APPROVED), approved_until=NOW + DAY), "it is approved until"),
-        (facts(mark(10, state=MarkState.APPROVED), approval_problem="its approval can't be read: x"), "can't be read"),
-        (facts(OLD, announced_due=NOW + DAY), "by a policy is due"),
-        (facts(mark(10, state=MarkState.APPROVED), approved_until=NOW - DAY), "it ended 1 day ago"),
-        (facts(OLD, announced_due=NOW - DAY), "it ended 1 day ago"),
-        (facts(mark(10, state=MarkState.SWEPT), sweep_ended=NOW - 89 * DAY), "it ended 89 days ago"),
-        (facts(OLD, restored_at=NOW - 89 * DAY), "it ended 89 days ago"),
-        (facts(mark(311)), "it ended 88 days ago"),
-        (facts(mark(401)), "later than the store's clock"),
-        (facts(mark(10, state=MarkState.SWEPT), sweep_ended=NOW + DAY), "later than the store's clock"),
+        (MarkStatus("day010", None, unusable="its record can't be used: damaged"), "damaged"),
+        (status(replace(OLD, format=1, basis={**FULL_MARK, "optimized": False})), "an earlier version of lakegc"),
+        (status(mark(10, repository_created=START)), "another repository"),
+        (status(mark(10, namespace="local://other")), "another repository"),
+        (status(replace(OLD, counts={})), "altered"),
+        (status(OLD, is_foreign=True), "reference collector"),
+        (status(OLD, holder="ada"), "ada is working on it"),
+        (status(mark(10, state=MarkState.MARKING, finished=None, digest=None), holder="ada"), "ada is working on it"),
+        (status(mark(10, state=MarkState.SWEEPING)), "was interrupted and can be resumed"),
+        (status(mark(10, state=MarkState.SWEPT_WITH_FAILURES)), "had failures and can be resumed"),
+        (status(mark(10, state=MarkState.SWEPT), has_quarantine=True), "its quarantine has objects"),
+        (status(OLD, has_quarantine=True), "its quarantine has objects"),
+        (status(mark(10, state=MarkState.SWEPT), sweep_ended=None), "no readable report"),
+        (status(mark(10, state=MarkState.APPROVED), approved_until=NOW + DAY), "it is approved until"),
+        (status(mark(10, state=MarkState.APPROVED), approval_problem="its approval can't be read: x"), "can't be read"),
+        (status(OLD, announced_due=NOW + DAY), "by a policy is due"),
+        (status(mark(10, state=MarkState.APPROVED), approved_until=NOW - DAY), "it ended 1 day ago"),
+        (status(OLD, announced_due=NOW - DAY), "it ended 1 day ago"),
+        (status(mark(10, state=MarkState.SWEPT), sweep_ended=NOW - 89 * DAY), "it ended 89 days ago"),
+        (status(OLD, restored_at=NOW - 89 * DAY), "it ended 89 days ago"),
+        (status(mark(311)), "it ended 88 days ago"),
+        (status(mark(401)), "later than the store's clock"),
+        (status(mark(10, state=MarkState.SWEPT), sweep_ended=NOW + DAY), "later than the store's clock"),
     ],
     ids=lambda case: case if isinstance(case, str) else "",
 )  # fmt: skip
-def test_a_mark_is_kept_for_its_own_sake(kept: MarkFacts, why: str) -> None:
+def test_a_mark_is_kept_for_its_own_sake(kept: MarkStatus, why: str) -> None:
     found = decided(kept)[kept.mark_id]
 
     assert found.action is Action.KEEP
@@ -135,7 +135,7 @@ def test_the_newest_marks_are_kept_whatever_their_age() -> None:
     before, base = mark(1), mark(5, previous={"mark_id": "day001", "counts": {}, "unreadable": []})
     committed = mark(3, scope=Scope.COMMITTED)
     newest = mark(7, inventory={"where": "s3://inventory"}, previous={"mark_id": "day005", "counts": {}})
-    old = [facts(record) for record in (mark(0), before, committed, base, newest)]
+    old = [status(record) for record in (mark(0), before, committed, base, newest)]
     found = {one.mark_id: one.action for one in retirements(old, REPOSITORY, RETIRE_AFTER, now=NOW)}
 
     assert not can_be_base(newest)
@@ -157,7 +157,7 @@ def test_the_newest_marks_are_kept_whatever_their_age() -> None:
 )
 def test_a_later_mark_that_may_not_be_used_does_not_replace_the_newest_one(newer: MarkRecord) -> None:
     """Otherwise anyone could have the newest marks retired by adding one."""
-    old = [facts(mark(1)), facts(mark(3)), facts(newer)]
+    old = [status(mark(1)), status(mark(3)), status(newer)]
     found = {one.mark_id: one.action for one in retirements(old, REPOSITORY, RETIRE_AFTER, now=NOW)}
 
     assert found == {"day001": Action.RETIRE, "day003": Action.KEEP, "later": Action.KEEP}
@@ -170,7 +170,7 @@ def test_the_chain_of_a_kept_incremental_mark_is_kept() -> None:
     first = incremental(3, full)
     second = incremental(4, first, full, state=MarkState.SWEPT_WITH_FAILURES)
     third = incremental(5, other)
-    found = decided(*map(facts, (full, other, first, second, third)))
+    found = decided(*map(status, (full, other, first, second, third)))
 
     assert {mark_id: found[mark_id].action for mark_id in ("day001", "day003", "day004")} == dict.fromkeys(
         ("day001", "day003", "day004"), Action.KEEP
@@ -185,19 +185,19 @@ def test_the_chain_of_an_unfinished_mark_is_kept() -> None:
     chains = [{**FULL_MARK, "incremental": kind, "chain": [base.mark_id], "digests": ["0"]}
               for kind, base in ((True, full), (False, other))]  # fmt: skip
     unfinished = [
-        facts(mark(398, f"resumable{number}", basis=basis, state=MarkState.FAILED, finished=None, digest=None))
+        status(mark(398, f"resumable{number}", basis=basis, state=MarkState.FAILED, finished=None, digest=None))
         for number, basis in enumerate(chains)
     ]
-    found = decided(facts(full), facts(other), *unfinished)
+    found = decided(status(full), status(other), *unfinished)
 
     assert {found[name].action for name in ("day001", "day002", "resumable0", "resumable1")} == {Action.KEEP}
 
 
 def test_all_possible_bases_are_kept_while_a_newer_version_uses_the_namespace() -> None:
     """Its record can't be read, so nobody knows what it is based on."""
-    newer = MarkFacts("newer", None, unusable="its record can't be used: format 9", is_newer_format=True)
+    newer = MarkStatus("newer", None, unusable="its record can't be used: format 9", is_newer_format=True)
     no_base = mark(11, inventory={"where": "s3://inventory"})
-    found = decided(facts(OLD), facts(no_base), newer)
+    found = decided(status(OLD), status(no_base), newer)
 
     assert (found["day010"].action, found["day011"].action) == (Action.KEEP, Action.RETIRE)
     assert "newer" in found["day010"].why
@@ -207,8 +207,8 @@ def test_all_possible_bases_are_kept_while_a_newer_version_uses_the_namespace() 
 def test_a_mark_is_kept_if_objects_were_restored_since_the_newest_base(before_base: timedelta, action: Action) -> None:
     """The next incremental mark looks them up. The times of a store's listing may be inexact."""
     base = mark(200)
-    restored = facts(OLD, restored_at=base.start - before_base)
-    found = {one.mark_id: one for one in retirements([restored, facts(base)], REPOSITORY, RETIRE_AFTER, now=NOW)}
+    restored = status(OLD, restored_at=base.start - before_base)
+    found = {one.mark_id: one for one in retirements([restored, status(base)], REPOSITORY, RETIRE_AFTER, now=NOW)}
 
     assert found["day010"].action is action
 
@@ -216,8 +216,8 @@ def test_a_mark_is_kept_if_objects_were_restored_since_the_newest_base(before_ba
 def test_a_mark_is_kept_if_objects_were_restored_since_the_base_of_an_unfinished_mark() -> None:
     base = mark(100)
     basis = {**FULL_MARK, "incremental": True, "chain": [base.mark_id], "digests": ["0"]}
-    unfinished = facts(mark(399, "resumable", basis=basis, state=MarkState.FAILED, finished=None, digest=None))
-    found = decided(facts(OLD, restored_at=base.start + DAY), facts(base), unfinished)
+    unfinished = status(mark(399, "resumable", basis=basis, state=MarkState.FAILED, finished=None, digest=None))
+    found = decided(status(OLD, restored_at=base.start + DAY), status(base), unfinished)
 
     assert (found["day010"].action, found["day100"].action) == (Action.KEEP, Action.KEEP)
 
@@ -227,7 +227,7 @@ def test_an_interrupted_retirement_is_finished_and_a_finished_one_is_left(done: 
     """A retired mark isn't a base any more: the next newest one is kept instead."""
     retired = Retirement(when=NOW.isoformat(), who="ada", state="marked", files=3, bytes=9, done=done)
     record = mark(350, state=MarkState.RETIRED, retired=retired)
-    found = {one.mark_id: one for one in retirements([facts(mark(1)), facts(record)], REPOSITORY, DAY, now=NOW)}
+    found = {one.mark_id: one for one in retirements([status(mark(1)), status(record)], REPOSITORY, DAY, now=NOW)}
 
     assert (found["day350"].action if "day350" in found else None) == action
     assert found["day001"].action is Action.KEEP
@@ -235,13 +235,13 @@ def test_an_interrupted_retirement_is_finished_and_a_finished_one_is_left(done: 
 
 def test_a_retirement_is_not_finished_while_the_quarantine_has_objects() -> None:
     """Only a forged record could say so. Without its receipts, the objects couldn't be restored."""
-    found = decided(facts(mark(350, state=MarkState.RETIRED), has_quarantine=True))
+    found = decided(status(mark(350, state=MarkState.RETIRED), has_quarantine=True))
 
     assert found["day350"].action is Action.KEEP
 
 
 def test_a_state_without_details_of_the_retirement_counts_as_retired() -> None:
-    found = decided(facts(mark(350, state=MarkState.RETIRED)))
+    found = decided(status(mark(350, state=MarkState.RETIRED)))
 
     assert found["day350"].action is Action.RESUME
 
@@ -280,17 +280,17 @@ def test_later_marks_need_exactly_the_parts_with_addresses_of_other_repositories
 # --- quarantines ----------------------------------------------------------------------------------------------------
 
 
-def purged(one: MarkFacts) -> tuple[Action, str]:
+def purged(one: MarkStatus) -> tuple[Action, str]:
     (decision,) = purges([one, *NEWEST], REPOSITORY, PURGE_AFTER, now=NOW)
     return decision.action, decision.why
 
 
-SWEPT = facts(mark(10, state=MarkState.SWEPT), has_quarantine=True, sweep_ended=NOW - PURGE_AFTER)
+SWEPT = status(mark(10, state=MarkState.SWEPT), has_quarantine=True, sweep_ended=NOW - PURGE_AFTER)
 
 
 @pytest.mark.parametrize("one", [SWEPT, replace(SWEPT, is_foreign=True),
                                  replace(SWEPT, record=mark(10, state=MarkState.SWEPT_WITH_FAILURES))])  # fmt: skip
-def test_an_old_quarantine_is_purged(one: MarkFacts) -> None:
+def test_an_old_quarantine_is_purged(one: MarkStatus) -> None:
     """Also of a mark of the reference collector, and if some objects couldn't be quarantined."""
     assert purged(one) == (Action.PURGE, "its sweep ended 14 days ago")
 
@@ -312,7 +312,7 @@ def test_an_old_quarantine_is_purged(one: MarkFacts) -> None:
     ],
     ids=lambda case: case if isinstance(case, str) else "",
 )
-def test_a_quarantine_is_left_to_a_person(one: MarkFacts, why: str) -> None:
+def test_a_quarantine_is_left_to_a_person(one: MarkStatus, why: str) -> None:
     action, reason = purged(one)
 
     assert action is Action.KEEP

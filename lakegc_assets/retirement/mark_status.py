@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from lakegc_assets.approval.foreign_marks import open_sweep_record
 from lakegc_assets.mark.context import Target
-from lakegc_assets.rules.retirement import MarkFacts, RepositoryIdentity, is_old
+from lakegc_assets.rules.retirement import MarkStatus, RepositoryIdentity, is_old
 from lakegc_assets.sweep.report import read_report_if_intact, report_key
 from lakegc_assets.sweep.undo import BEGUN_NAME
 from spark_resources.deleting.quarantine import QUARANTINE_ROOT
@@ -27,9 +27,9 @@ from spark_resources.stores.prefetch import fetch_in_parallel
 
 @dataclass(frozen=True, slots=True)
 class KnownMark:
-    """The facts about a mark, and the mark in the version that they describe; None if it has no usable record."""
+    """The status of a mark, and the mark in the version that the status describes; None if it has no usable record."""
 
-    facts: MarkFacts
+    status: MarkStatus
     mark: Mark | None = None
 
 
@@ -38,7 +38,7 @@ def identity_of(target: Target) -> RepositoryIdentity:
 
 
 def known_marks(target: Target, older_than: timedelta, *, now: datetime, holder: Holder | None) -> list[KnownMark]:
-    """The facts about every mark with a folder in the namespace, in order of ids. `holder` is who holds the lease.
+    """The status of every mark with a folder in the namespace, in order of ids. `holder` is who holds the lease.
 
     Small files next to the record are read only for marks that ended `older_than` ago or earlier, and for those with a
     quarantine. Raises the store's errors: what can't be read for such a reason isn't known to be missing.
@@ -48,27 +48,27 @@ def known_marks(target: Target, older_than: timedelta, *, now: datetime, holder:
 
     def read(mark_id: str) -> KnownMark:
         busy = holder.who if holder is not None and holder.mark_id == mark_id else ""
-        facts = MarkFacts(mark_id, holder=busy, has_quarantine=mark_id in in_quarantine)
-        return read_mark(target, facts, lambda record: facts.has_quarantine or is_old(record, older_than, now))
+        status = MarkStatus(mark_id, holder=busy, has_quarantine=mark_id in in_quarantine)
+        return read_mark(target, status, lambda record: status.has_quarantine or is_old(record, older_than, now))
 
     return list(fetch_in_parallel(folder_ids(store), read))
 
 
-def read_mark(target: Target, facts: MarkFacts, needs_details: Callable[[MarkRecord], bool]) -> KnownMark:
-    place, mark_id = target.place, facts.mark_id
+def read_mark(target: Target, status: MarkStatus, needs_details: Callable[[MarkRecord], bool]) -> KnownMark:
+    place, mark_id = target.place, status.mark_id
     try:
         mark = own_mark(place, mark_id) or open_sweep_record(target, mark_id)
     except UnknownFormat as error:
-        return KnownMark(replace(facts, unusable=_unreadable(error), is_newer_format=True))
+        return KnownMark(replace(status, unusable=_unreadable(error), is_newer_format=True))
     except (DamagedData, WrongUsage) as error:
-        return KnownMark(replace(facts, unusable=_unreadable(error)))
+        return KnownMark(replace(status, unusable=_unreadable(error)))
     if mark is None:
-        return KnownMark(replace(facts, unusable="lakegc has no record of such a mark"))
+        return KnownMark(replace(status, unusable="lakegc has no record of such a mark"))
     is_foreign = mark.key != f"{mark_folder(mark_id)}mark.json"
-    facts = replace(facts, record=mark.record, is_foreign=is_foreign)
+    status = replace(status, record=mark.record, is_foreign=is_foreign)
     if mark.record.state is MarkState.RETIRED or not needs_details(mark.record):
-        return KnownMark(facts, mark)
-    return KnownMark(with_details(place, facts, mark.record), mark)
+        return KnownMark(status, mark)
+    return KnownMark(with_details(place, status, mark.record), mark)
 
 
 def own_mark(place: Place, mark_id: str) -> Mark | None:
@@ -82,41 +82,41 @@ def _unreadable(error: Exception) -> str:
     return f"its record can't be used: {full_stop(error).rstrip('.')}"
 
 
-def with_details(place: Place, facts: MarkFacts, record: MarkRecord) -> MarkFacts:
-    """The facts, with those from the small files of the mark, of its approval, sweep and restores."""
-    report = read_report_if_intact(place, facts.mark_id)
-    restored_at, restore_begun = restores_of(place, facts.mark_id)
-    facts = replace(
-        facts,
+def with_details(place: Place, status: MarkStatus, record: MarkRecord) -> MarkStatus:
+    """The status, completed from the small files of the mark and of its approval, sweep and restores."""
+    report = read_report_if_intact(place, status.mark_id)
+    restored_at, restore_begun = restores_of(place, status.mark_id)
+    status = replace(
+        status,
         # without a signing key, anyone who can write to the bucket could write an earlier time into the file
         sweep_ended=None
         if report is None
-        else max(report.ended, place.store().stat(report_key(facts.mark_id)).modified),
+        else max(report.ended, place.store().stat(report_key(status.mark_id)).modified),
         late=0 if report is None else report.late_objects,
         restored_at=restored_at,
         restore_begun=restore_begun,
     )
-    return with_approval(place, facts, record)
+    return with_approval(place, status, record)
 
 
-def with_approval(place: Place, facts: MarkFacts, record: MarkRecord) -> MarkFacts:
-    """The facts, with those about the approval of a mark that isn't swept, and about an announced one."""
+def with_approval(place: Place, status: MarkStatus, record: MarkRecord) -> MarkStatus:
+    """The status, completed with the approval, or announced approval, of a mark that isn't swept."""
     try:
         if record.state is MarkState.APPROVED:
-            approval = read_approval(place, facts.mark_id)
+            approval = read_approval(place, status.mark_id)
             if approval is None or approval.sha256 != record.approval:
                 # it may just be being written: the record comes first
                 return replace(
-                    facts, approval_problem=f"it is approved, but {approval_key(facts.mark_id)} doesn't match"
+                    status, approval_problem=f"it is approved, but {approval_key(status.mark_id)} doesn't match"
                 )
-            return replace(facts, approved_until=approval.until)
+            return replace(status, approved_until=approval.until)
         if record.state is MarkState.MARKED:
-            stored = read_announcement(place, facts.mark_id)
+            stored = read_announcement(place, status.mark_id)
             if stored is not None and stored.announcement.revoked is None:
-                return replace(facts, announced_due=stored.announcement.due)
+                return replace(status, announced_due=stored.announcement.due)
     except DamagedData as error:
-        return replace(facts, approval_problem=f"its approval can't be read: {full_stop(error).rstrip('.')}")
-    return facts
+        return replace(status, approval_problem=f"its approval can't be read: {full_stop(error).rstrip('.')}")
+    return status
 
 
 def restores_of(place: Place, mark_id: str) -> tuple[datetime | None, bool]:
