@@ -35,8 +35,8 @@ class JsonFormatter(logging.Formatter):
 
 
 def escape_message(record: logging.LogRecord) -> bool:
-    """A filter of a handler that keeps every record. Messages can contain keys and texts of servers, which could
-    control the terminal; Dagster adds its colors later."""
+    """A logging filter that escapes messages and drops none. Messages can contain keys and texts from servers, which
+    could control the terminal; Dagster adds its colors later."""
     record.msg, record.args = "\n".join(map(escaped_name, record.getMessage().split("\n"))), None
     return True
 

@@ -1,7 +1,8 @@
 """The metrics of one repository, computed from its records. Pure.
 
-All are gauges: the records of a namespace can be retired, so no number only grows. Names follow the conventions of
-Prometheus; `repository` is the only label, so the number of series doesn't grow with the number of marks.
+All are gauges: the records of a namespace can be retired, so any number can become smaller. Names follow the
+conventions of Prometheus; `repository` is the only label, so the number of series doesn't grow with the number of
+marks.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def repository_gauges(
 ) -> list[Gauge]:
     """The metrics of a repository's finished marks and sweep reports, in any order. `now` is by the store's clock.
 
-    Marks of earlier formats are left out. Without a mark or a sweep, its metrics don't exist, instead of being 0.
+    Marks of earlier formats are left out. If there is no mark or no sweep, its metrics are left out instead of being 0.
     """
     known = [record for record in marks if record.format == RECORD_FORMAT and record.finished is not None]
     gauges: list[Gauge] = []

@@ -29,25 +29,26 @@ _SWEPT = (MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES, MarkState.SWEEPING, Ma
 
 
 def publish_repository(place: Place, repository: str, settings: Settings, log_warning: LogMessage) -> None:
-    """Publish the metrics of a repository's marks and sweeps, from the records in its namespace, as far as settings
-    ask for them."""
-    _publish(lambda: _from_records(place, settings), repository, settings, log_warning)
+    """Publish the metrics of a repository's marks and sweeps, from the records in its namespace, to the destinations in
+    the settings."""
+    _publish(lambda: _gauges_from_records(place, settings), repository, settings, log_warning)
 
 
 def publish_backup(backup: Backup, repository: str, settings: Settings, log_warning: LogMessage) -> None:
-    """Publish the metrics of a repository's backup, as far as settings ask for them. `repository` has the name of its
-    server, if there are several, unlike the backup's own record."""
+    """Publish the metrics of a repository's backup to the destinations in the settings. Unlike the backup's own record,
+    `repository` includes the name of its server if there are several."""
     _publish(lambda: backup_gauges(backup), repository, settings, log_warning)
 
 
 def _publish(
     compute: Callable[[], Sequence[Gauge]], repository: str, settings: Settings, log_warning: LogMessage
 ) -> None:
+    """Compute metrics, and publish them in the file, at the push gateway, or both, as set. Errors are only logged."""
     if settings.metrics_file is None and settings.metrics_push_url is None:
         return
     try:
         gauges = compute()
-    except Exception as error:  # the run's own result is what counts
+    except Exception as error:  # metrics must not make a successful run fail
         log_warning(f"The metrics of {repository} could not be computed: {error}")
         return
     if settings.metrics_file is not None:
@@ -61,11 +62,11 @@ def _publish(
         except Exception as error:
             log_warning(
                 f"The metrics of {repository} were not pushed to {settings.metrics_push_url}: {error}. Check "
-                "LAKEGC_METRICS_PUSH_URL, and whether the push gateway runs."
+                "LAKEGC_METRICS_PUSH_URL, and that the push gateway is running."
             )
 
 
-def _from_records(place: Place, settings: Settings) -> list[Gauge]:
+def _gauges_from_records(place: Place, settings: Settings) -> list[Gauge]:
     records = [mark.record for mark in earlier_marks(place).finished]
     not_swept = {record.mark_id for record in records if record.state not in _SWEPT}
     may_be_swept = [mark_id for mark_id in folder_ids(place.store()) if mark_id not in not_swept]  # or foreign

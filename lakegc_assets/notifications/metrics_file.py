@@ -29,8 +29,8 @@ class Families:
 
 
 def update(path: Path, repository: str, families: Families) -> None:
-    """Replace a repository's series of these families in the file, and keep all others. Readers see the file before or
-    after, never a part of it; processes that write at the same time wait for each other.
+    """Replace a repository's series of these families in the file, and keep all others. Readers see the old or the new
+    file, never a part of it; processes that write at the same time wait for each other.
 
     Raises `LakegcError` if the folder doesn't exist or isn't writable, the file isn't one of metrics, or another
     process doesn't finish in time. Nothing is overwritten then.
@@ -45,7 +45,7 @@ def update(path: Path, repository: str, families: Families) -> None:
             write_to_textfile(str(path), Families(merged))
     except Timeout:
         raise LakegcError(
-            f"another process has been writing {path} for more than {LOCK_TIMEOUT_S:g} s. The next run writes it."
+            f"another process has been writing {path} for more than {LOCK_TIMEOUT_S:g} s. The next run will write it."
         ) from None
     except OSError as error:
         raise LakegcError(
@@ -55,7 +55,7 @@ def update(path: Path, repository: str, families: Families) -> None:
 
 
 def read(path: Path) -> list[Metric]:
-    """The metrics in the file; none if it doesn't exist. Raises `LakegcError` if it is any other file."""
+    """The metrics in the file; none if the file doesn't exist. Raises `LakegcError` if it contains anything else."""
     from prometheus_client.parser import text_string_to_metric_families
 
     try:

@@ -82,8 +82,8 @@ def deliver(
 ) -> Delivery:
     """Send notifications in this order. `send` raises `Undelivered` if the receiver doesn't accept one.
 
-    The next ones are tried even so, until MAX_FAILURES attempts have failed or MAX_SECONDS have passed: an event that
-    the receiver refuses doesn't hold up the others. Failed ones wait behind those that weren't tried.
+    After a failure, the next ones are still tried, until MAX_FAILURES attempts have failed or MAX_SECONDS have passed:
+    an event that the receiver refuses doesn't hold up the others. Failed ones wait behind those that weren't tried.
     """
     result = Delivery()
     untried = []

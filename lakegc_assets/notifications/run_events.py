@@ -1,4 +1,4 @@
-"""Read from Dagster which notifications a finished run of lakegc gives rise to.
+"""Derive the notifications about a finished run of lakegc from its events in Dagster.
 
 Only the events of the run itself are read: no lakeFS server, store or namespace has to be reachable.
 """
@@ -19,7 +19,7 @@ from spark_resources.errors import LakegcError
 from spark_resources.identifiers import Partition
 
 ASSET_JOB = "__ASSET_JOB"
-"""How the names of jobs begin with which Dagster materializes assets that were selected in the UI."""
+"""The prefix of the names of jobs with which Dagster materializes assets that were selected in the UI."""
 ASSETS = frozenset(
     {
         *("namespace_slices", "uncommitted_addresses", "retained_commits", "committed_addresses"),
@@ -27,7 +27,7 @@ ASSETS = frozenset(
     }
 )
 BRAKE_CHECK = "brake_"
-"""How the names of the checks of brakes begin."""
+"""The prefix of the names of brake checks."""
 JOBS = frozenset({"mark", "sweep", "back_up", "back_up_and_sweep"})
 _EVENT_TYPES = {
     dg.DagsterEventType.ASSET_MATERIALIZATION,
@@ -37,7 +37,7 @@ _EVENT_TYPES = {
 }
 
 
-class _Found:
+class _LoggedEvent:
     """An event in a run's log: its time, and its metadata as plain values."""
 
     def __init__(self, entry: dg.EventLogEntry, metadata: Mapping[str, dg.MetadataValue[Any]]) -> None:
@@ -95,12 +95,12 @@ def is_report(metadata: Mapping[str, Any]) -> bool:
     return any(name.startswith(OBJECTS) for name in metadata)
 
 
-def _materialized(entries: Sequence[dg.EventLogEntry], asset: str) -> _Found | None:
+def _materialized(entries: Sequence[dg.EventLogEntry], asset: str) -> _LoggedEvent | None:
     """The materialization of an asset in this run; None if there is none."""
     for entry, event in _events(entries, dg.DagsterEventType.ASSET_MATERIALIZATION):
         materialization = event.step_materialization_data.materialization
         if materialization.asset_key.to_user_string() == asset:
-            return _Found(entry, materialization.metadata)
+            return _LoggedEvent(entry, materialization.metadata)
     return None
 
 
@@ -111,14 +111,14 @@ def _tripped_brakes(entries: Sequence[dg.EventLogEntry]) -> Iterator[str]:
             yield check.check_name.removeprefix(BRAKE_CHECK)
 
 
-def _failure(entries: Sequence[dg.EventLogEntry]) -> _Found | None:
+def _failure(entries: Sequence[dg.EventLogEntry]) -> _LoggedEvent | None:
     """The failure of the run, with the metadata of the step that failed; None if it succeeded."""
     metadata: Mapping[str, dg.MetadataValue[Any]] = {}
     for _, event in _events(entries, dg.DagsterEventType.STEP_FAILURE):
         if (user_data := event.step_failure_data.user_failure_data) is not None:
             metadata = user_data.metadata
     for entry, _ in _events(entries, dg.DagsterEventType.RUN_FAILURE):
-        return _Found(entry, metadata)
+        return _LoggedEvent(entry, metadata)
     return None
 
 

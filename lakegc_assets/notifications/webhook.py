@@ -19,8 +19,8 @@ class Undelivered(LakegcError):
 def send(url: str, body: bytes, headers: Mapping[str, str], *, timeout_s: float = TIMEOUT_S) -> None:
     """Post a body. Raises `Undelivered` unless the webhook accepts it (2xx) within the time limit.
 
-    Redirects are not followed: they would send the body to a receiver that nobody configured. The time limit holds
-    even if the response arrives byte by byte. The event may have been received in that case, too.
+    Redirects are not followed: they would send the body to a receiver that nobody configured. The time limit holds even
+    if the response arrives byte by byte. If it is exceeded, the webhook may still have received the event.
     """
     import requests
 
@@ -39,14 +39,15 @@ def send(url: str, body: bytes, headers: Mapping[str, str], *, timeout_s: float 
         raise Undelivered(f"the webhook didn't respond within {timeout_s:g} s") from None
     except requests.exceptions.SSLError:
         raise Undelivered(
-            "the certificate of the webhook can't be verified. If its authority is your own, name its file in the "
-            "variable REQUESTS_CA_BUNDLE"
+            "the certificate of the webhook can't be verified. If you have your own certificate authority, set "
+            "REQUESTS_CA_BUNDLE to the file with its certificate"
         ) from None
     except (requests.RequestException, OSError, ValueError) as error:
         raise Undelivered(f"the webhook can't be reached ({type(error).__name__})") from None
     if 300 <= status < 400:
         raise Undelivered(
-            f"the webhook redirects ({status}), which isn't followed: set LAKEGC_WEBHOOK_URL to the final address"
+            f"the webhook responded with a redirect ({status}), and redirects aren't followed: set "
+            "LAKEGC_WEBHOOK_URL to the final address"
         )
     if not 200 <= status < 300:
         raise Undelivered(f"the webhook responded with status {status}")
