@@ -44,8 +44,8 @@ class Preflight:
 
 
 LISTING_RETRY_S = 5.0
-"""How long a tick retries to list a server's repositories: Dagster ends it after a minute, and those of the other
-servers must be marked."""
+"""How long a tick retries the listing of a server's repositories: Dagster ends a tick after a minute, and the
+repositories of the other servers must be marked."""
 
 
 def preflight_all(lakefs: LakeFS, repositories: Sequence[Repository]) -> dict[str, Preflight]:
@@ -92,9 +92,9 @@ def queued_runs(instance: dg.DagsterInstance) -> dict[str, dg.DagsterRun]:
 
 
 def why_busy(repository: Repository, holder: Holder | None, queued: dg.DagsterRun | None) -> str | None:
-    """Why a repository is skipped: a mark or sweep is running, or waits in Dagster's queue. None if it isn't.
+    """Why a repository is skipped: a mark or sweep is running, or waiting in Dagster's queue. None if it isn't skipped.
 
-    A run that is only shown as started counts for nothing: the lease says whether it is alive.
+    That a run is shown as started doesn't count: the lease says whether it is alive.
     """
     if holder is not None:
         return (
@@ -122,8 +122,8 @@ def requests_for_due_repositories(
     """
     with reporting_failures():
         settings, client = Settings.load(os.environ, home_folder()), lakefs.client()
-        brief = lakefs.client(retry_total_s=min(settings.retry_total_s, LISTING_RETRY_S))
-        listed, failures = list_repositories(brief)
+        listing_client = lakefs.client(retry_total_s=min(settings.retry_total_s, LISTING_RETRY_S))
+        listed, failures = list_repositories(listing_client)
     selected = select_repositories(listed, settings)
     if not selected and not failures:
         return dg.SkipReason(no_match_message(client, settings))

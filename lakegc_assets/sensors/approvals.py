@@ -42,7 +42,7 @@ def last_requested(instance: dg.DagsterInstance) -> int | None:
 Approvals are given by the job approve or by 'lakegc approve'; a manually reported event of sweep_approval
 approves nothing, and the sensor says what to do instead. The sweep itself verifies the approval in the namespace
 before anything is deleted. If a backup destination is set, a backup is made first. While this sensor is off,
-sweeps start only manually; approvals given meanwhile are picked up when it is turned on.""",
+sweeps start only manually; approvals given in the meantime are picked up when it is turned on.""",
 )
 def approved_sweeps(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
     # oldest first, by storage id, so that none is skipped even if many arrive together

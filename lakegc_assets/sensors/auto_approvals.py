@@ -40,8 +40,8 @@ def decide(lakefs: LakeFS, repository: str) -> Decision | None:
 def decide_all(
     repositories: Iterable[str], decide_one: Callable[[str], Decision | None]
 ) -> dict[str, Decision | BaseException]:
-    """Decide about all repositories in parallel, so that none holds up the others: the decision about each, or its
-    error. Those without a policy, and those that take longer than TICK_TIMEOUT_S, are left out."""
+    """Apply the policies of all repositories in parallel, so that none holds up the others. Returns the decision on
+    each, or its error. Those without a policy, and those that take longer than TICK_TIMEOUT_S, are left out."""
     executor = ThreadPoolExecutor(max_workers=CONCURRENT_REPOSITORIES, thread_name_prefix="lakegc-auto-approval")
     for repository in repositories:
         if repository not in _running:

@@ -25,7 +25,7 @@ from spark_resources.mark_store.mark import Mark
 from spark_resources.model import Partition
 
 FAILED_RUN_TAG = "lakegc/resumed_run"
-"""The tag of such a run with the id of the run that failed."""
+"""The tag of a run that starts a failed sweep again, with the id of the run that failed."""
 SWEEP_JOBS = frozenset({sweep_job.name, backup_and_sweep_job.name})
 FAILURES_PER_TICK = 50
 
@@ -57,10 +57,10 @@ class NotResumed(Exception):
 @dg.sensor(
     jobs=[sweep_job, backup_and_sweep_job],
     minimum_interval_seconds=60,
-    description="""Starts a sweep again that failed, was killed, or ended with failures: once per approval, with the
-same options. The sweep re-verifies everything anew before it deletes.
+    description="""Restarts sweeps that failed, were killed, or ended with failures: once per approval, with the
+same options. Such a sweep re-verifies everything before it deletes.
 
-A sweep is started again only while it could be started for the first time, too: its approval hasn't ended, and the
+A sweep is started again only while it could also be started for the first time: its approval hasn't ended, and the
 mark isn't older than brake_age. It waits until no other run works on the repository. If it fails again, or may not be
 started, an observation of sweep_report says what to do. Runs that a person terminated, and sweeps that were started
 in a terminal, are left alone. So are failures from before the sensor was first turned on.""",
@@ -90,15 +90,15 @@ def resumed_sweeps(context: dg.SensorEvaluationContext, lakefs: LakeFSResource) 
         except NothingToDo as reason:
             context.log.info(f"The sweep of {run.tags[PARTITION_TAG]} needs no other run: {full_stop(reason)}")
         except NotResumed as reason:
-            report_left(context, run, str(reason))
+            report_left_to_person(context, run, str(reason))
         except (TryLater, Unavailable) as reason:
             if waited_too_long(datetime.now(UTC) - datetime.fromtimestamp(record.end_time or 0, UTC)):
-                report_left(context, run, str(reason))
+                report_left_to_person(context, run, str(reason))
                 continue
             context.log.info(f"The sweep of {run.tags[PARTITION_TAG]} isn't started again yet: {full_stop(reason)}")
             waiting.append(run_id)
         except LakegcError as error:
-            report_left(context, run, str(error))
+            report_left_to_person(context, run, str(error))
     waiting = [*unread, *waiting]  # the next tick begins with those that this one didn't reach
     return dg.SensorResult(
         run_requests=list(requests.values()),
@@ -116,7 +116,7 @@ def new_failures(instance: dg.DagsterInstance, after: int) -> tuple[int, list[st
 
 
 def report_dead_sweeps(context: dg.SensorEvaluationContext, lakefs: LakeFS) -> None:
-    """Record sweeps as failed whose process died, so that they are found like other failures."""
+    """Record sweeps whose process died as failed, so that they are found like other failures."""
     for run, repository in list(possibly_dead_runs(context.instance, now=datetime.now(UTC))):
         if run.job_name not in SWEEP_JOBS:
             continue
@@ -182,7 +182,7 @@ def was_resumed(instance: dg.DagsterInstance, run: dg.DagsterRun, approval: Appr
     )
 
 
-def report_left(context: dg.SensorEvaluationContext, run: dg.DagsterRun, why: str) -> None:
+def report_left_to_person(context: dg.SensorEvaluationContext, run: dg.DagsterRun, why: str) -> None:
     """Say in the tick and on the page of `sweep_report` that a failed sweep is left to a person."""
     key = run.tags[PARTITION_TAG]
     sentence = f"The failed sweep of {key} is not started again: {full_stop(why)} {next_step(key)}"

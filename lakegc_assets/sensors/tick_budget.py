@@ -30,18 +30,18 @@ class TickBudget:
 
 def client_for_tick(lakefs: LakeFSResource) -> LakeFS:
     """A client that retries only briefly, because a later tick tries again."""
-    return lakefs.client(retry_total_s=_brief(Settings.load(os.environ, home_folder())))
+    return lakefs.client(retry_total_s=_short_retry_time(Settings.load(os.environ, home_folder())))
 
 
 def target_for_tick(lakefs: LakeFS, repository: str) -> tuple[Target, Settings]:
     """A repository, with a store that retries only briefly, and the repository's settings."""
     environ, home = os.environ, home_folder()
     settings = Settings.load(environ, home, repository=repository)
-    brief = Settings.load(environ, home, repository=repository, retry_total_s=_brief(settings))
-    return find_target(lakefs, repository, brief), settings
+    short_retries = Settings.load(environ, home, repository=repository, retry_total_s=_short_retry_time(settings))
+    return find_target(lakefs, repository, short_retries), settings
 
 
-def _brief(settings: Settings) -> float:
+def _short_retry_time(settings: Settings) -> float:
     return min(settings.retry_total_s, RETRY_S)
 
 

@@ -1,4 +1,4 @@
-"""The sensor that reports marks that wait for approval. It is off until it is turned on in Dagster's UI."""
+"""The sensor that reports marks that are waiting for approval. It is off until it is turned on in Dagster's UI."""
 
 # no `from __future__ import annotations` here: Dagster reads the annotations of schedules and sensors
 import functools
@@ -51,10 +51,10 @@ class Cursor:
 
 @dg.sensor(
     minimum_interval_seconds=300,
-    description="""Reports each mark once that has waited for approval longer than approval_reminder (by default two
-days), as an observation of expired_set with how long it has waited, objects, bytes, owners, and the command that
-approves it. It starts nothing. Marks without expired objects are not reported. When the sensor is first turned on, it
-looks at the newest mark of each repository, and at none before.""",
+    description="""Reports each mark that has waited for approval longer than approval_reminder (by default two days).
+It does so once, as an observation of expired_set with how long the mark has waited, objects, bytes, owners, and the
+command that approves it. It starts nothing. Marks without expired objects are not reported. When the sensor is first
+turned on, it looks at the newest mark of each repository, and at no earlier ones.""",
 )
 def waiting_marks(context: dg.SensorEvaluationContext, lakefs: LakeFSResource) -> dg.SensorResult | dg.SkipReason:
     now = datetime.now(UTC)
@@ -72,7 +72,7 @@ def waiting_marks(context: dg.SensorEvaluationContext, lakefs: LakeFSResource) -
             if report_if_waiting(context.instance, client, key):
                 reported.append(key)
         except Unavailable as error:
-            context.log.error(f"Whether {key} waits for approval is unknown: {full_stop(error)}")
+            context.log.error(f"Whether {key} is waiting for approval is unknown: {full_stop(error)}")
             if not isinstance(error, NotFound) and not waited_too_long(overdue[key]):
                 later[key] = finished
         except LakegcError as error:
@@ -112,8 +112,8 @@ def with_new_marks(instance: dg.DagsterInstance, cursor: Cursor) -> Cursor:
 
 
 def overdue_by(key: str, waited: timedelta, reminder_of: Callable[[str], timedelta]) -> timedelta:
-    """How much longer than its repository's `approval_reminder` a mark has waited, if it still waits; negative if it
-    isn't due yet."""
+    """How much longer than its repository's `approval_reminder` a mark has waited, if it is still waiting; negative if
+    it isn't due yet."""
     try:
         return waited - reminder_of(Partition.parse(key).repository)
     except LakegcError:
@@ -125,13 +125,13 @@ def reminder_after(repository: str) -> timedelta:
 
 
 def report_if_waiting(instance: dg.DagsterInstance, lakefs: LakeFS, key: str) -> bool:
-    """Report a mark if it still waits for approval and wasn't reported before. Returns whether it was reported."""
+    """Report a mark if it is still waiting for approval and wasn't reported before. Returns whether it was reported."""
     partition = Partition.parse(key)
     target, settings = target_for_tick(lakefs, partition.repository)
     record, now = Mark.open(target.place, partition.mark_id).record, target.place.store().now()
     refuse_another_repository(record, target)
     refuse_earlier_format(record, "approved")
-    if not waits_for_approval(target, record, now) or was_reported(instance, key):
+    if not is_waiting_for_approval(target, record, now) or was_reported(instance, key):
         return False
     assert record.finished is not None  # a mark that waits for approval is finished
     metadata = reminder(record, settings.owners, now - record.finished)
@@ -147,7 +147,7 @@ def report_if_waiting(instance: dg.DagsterInstance, lakefs: LakeFS, key: str) ->
     return True
 
 
-def waits_for_approval(target: Target, record: MarkRecord, now: datetime) -> bool:
+def is_waiting_for_approval(target: Target, record: MarkRecord, now: datetime) -> bool:
     """Whether a mark has expired objects and no approval that is in force. `now` is by the store's clock."""
     if not record.counts.get("expired"):
         return False
