@@ -1,4 +1,4 @@
-"""Runs whose process died without reporting it to Dagster, which shows them as started for ever.
+"""Runs whose process died without reporting it to Dagster, which shows them as started forever.
 
 Such a run would make the run queue hold back all later runs of its repository. Whether a run is alive is known from
 its lease: an asset that marks or sweeps keeps its repository's lease while it is computed.

@@ -28,7 +28,7 @@ _ACTIVE = {ord(mark): f"\\{mark}" for mark in "\\`*_{}[]<>#+!|~$&:.@^\"'()"}
 def as_text(name: str) -> str:
     """A name as literal text: nothing in it is a link, a picture, a tag, a formula or the end of a table's cell.
 
-    The UI makes links of addresses even if they are escaped, so that those have an invisible character in them.
+    The UI makes links of addresses even if they are escaped, so an invisible character is inserted into them.
     """
     return _ADDRESS.sub("\\g<0>\N{WORD JOINER}", escaped_name(name)).translate(_ACTIVE)
 
@@ -39,21 +39,22 @@ def unbroken(text: str) -> str:
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of Markdown. A heading that ends with a colon is that of a column of numbers, aligned to the right."""
+    """A table of Markdown. A heading that ends with a colon belongs to a column of numbers, aligned to the right."""
     titles = [heading.removesuffix(":") for heading in headings]
     rules = ["--:" if heading.endswith(":") else "---" for heading in headings]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (titles, rules, *rows))
 
 
 def bar(value: float, longest: float) -> str:
-    """A bar of up to BAR_WIDTH characters, to an eighth of a character. One of a value above 0 can be seen."""
+    """A bar of up to BAR_WIDTH characters, to an eighth of a character. The bar of a value above 0 is always
+    visible."""
     eighths = max(round(8 * BAR_WIDTH * value / longest), 1) if value and longest else 0
     return f"{EIGHTHS[8] * (eighths // 8)}{EIGHTHS[eighths % 8]}".strip()
 
 
 def column_plot(title: str, heights: Sequence[float]) -> str:
-    """A picture with a column for each height, the highest over the full height. For at most about 60 columns, it is
-    short enough to be shown inline."""
+    """A picture with a column for each value, the highest of which fills the full height. For at most about 60 columns,
+    it is short enough to be shown inline."""
     highest, width = max(heights, default=0), min(PLOT_WIDTH // max(len(heights), 1), WIDEST_COLUMN)
     drawn = [max(round(PLOT_HEIGHT * height / highest), 1) if height else 0 for height in heights]
     outline = "".join(f"V{PLOT_HEIGHT - height}h{width}" for height in drawn)

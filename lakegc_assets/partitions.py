@@ -27,7 +27,7 @@ CREATED_TAG = "lakegc/repository_created"
 """The tag with the creation date of a run's repository, which distinguishes it from an earlier one of its name."""
 
 COMMAND_LINE_TAG = "lakegc/command_line"
-"""The tag of runs of lakegc's command line, with the value true."""
+"""The tag of runs that were started from the command line, with the value true."""
 
 RESUMED_TAG = "lakegc/resumed_approval"
 """The tag of a sweep that was started again, with the hash of its approval: there is one such run per approval."""

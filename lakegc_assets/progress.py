@@ -18,7 +18,7 @@ _listeners: list[LogMessage] = []
 
 @dataclass(frozen=True, slots=True)
 class RunFields:
-    """What a line of a log is about, as far as it is known: a run in Dagster, a repository and a mark."""
+    """What a log line is about, as far as it is known: a run in Dagster, a repository and a mark."""
 
     run_id: str | None = None
     repository: str | None = None
@@ -29,7 +29,7 @@ _about = RunFields()
 
 
 def set_run_fields(about: RunFields) -> None:
-    """From now on, everything that this process publishes or prints is about this."""
+    """Set what all lines are about that this process publishes or prints from now on."""
     global _about  # noqa: PLW0603 (a process runs one command)
     _about = about
 

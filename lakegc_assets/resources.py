@@ -101,7 +101,7 @@ class MarksResource(ConfigurableResource["MarksResource"]):
             rules=lakefs.rules(partition.repository),
             by=user_and_machine(),
             versions=versions(),
-            clocks=clocks.facts(),
+            clocks=clocks.for_record(),
             accepted_missing=options.accept_missing,
             holds=read_holds(target.place, target.configured_holds).record_fields(),
             inventory=inventory,
@@ -180,8 +180,8 @@ class MarksResource(ConfigurableResource["MarksResource"]):
     def _inventory(
         self, options: MarkOptions, target: Target, now: datetime, settings: Settings
     ) -> tuple[dict[str, Any] | None, datetime]:
-        """The facts that a mark records about its inventory (None without one), and the mark's start: `now` (by the
-        store's clock), or the time at which the inventory was taken, if that is earlier."""
+        """What a mark records about its inventory (None without one), and the mark's start: `now` (by the store's
+        clock), or the time at which the inventory was taken, if that is earlier."""
         if not options.inventory:
             return None, now
         inventory = inventory_listing.inventory_for_mark(

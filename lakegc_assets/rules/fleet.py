@@ -74,8 +74,8 @@ def _after_mark(repository: str, newest: SeenMark, limits: BrakeLimits, now: dat
 
 
 def newest_problem(marks: Sequence[SeenMark], last_sweep: FinishedSweep | None) -> str:
-    """The newest problem of a repository in a sentence without an end; "" if there is none. `marks` are the newest
-    first; a problem of a mark is over when a later one finished."""
+    """The newest problem of a repository, as a sentence without a final period; "" if there is none. `marks` are the
+    newest first; a mark's problem is over once a later mark has finished."""
     for mark in marks:
         if mark.state in (MarkState.FAILED.value, INTERRUPTED):
             reason = mark.record.failure or "its run was interrupted"

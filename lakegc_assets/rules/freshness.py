@@ -11,7 +11,7 @@ MISSED_TIMES = 2
 
 
 def mark_is_due_by(newest: datetime, cron: str, max_age: timedelta | None) -> datetime:
-    """Until when the next mark of a repository has to be finished, given the time of its newest one."""
+    """The time by which the next mark of a repository has to be finished, given the time of its newest one."""
     if max_age is not None:
         return newest + max_age
     times = CronSim(cron, newest.astimezone(UTC))
@@ -21,6 +21,6 @@ def mark_is_due_by(newest: datetime, cron: str, max_age: timedelta | None) -> da
 def sweep_is_due_by(
     newest_sweep: datetime | None, oldest_mark: datetime, expired_objects: int, max_age: timedelta
 ) -> datetime | None:
-    """Until when the next sweep of a repository has to be finished; None if nothing is expired. Before the first sweep,
-    the time counts from the oldest known mark."""
+    """The time by which the next sweep of a repository has to be finished; None if nothing is expired. Before the first
+    sweep, the time counts from the oldest known mark."""
     return (newest_sweep or oldest_mark) + max_age if expired_objects else None

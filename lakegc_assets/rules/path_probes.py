@@ -53,9 +53,9 @@ def paths_to_probe(
     matching = pa.table([paths.filter(has_size), entry_sizes.filter(has_size)], ["path", "size"])
     if not len(matching):
         return
-    branches_at_once = max(BATCH_ROWS // len(matching), 1)
-    for start in range(0, len(branches), branches_at_once):
-        some = pa.array(branches[start : start + branches_at_once], pa.string())
+    branches_per_batch = max(BATCH_ROWS // len(matching), 1)
+    for start in range(0, len(branches), branches_per_batch):
+        some = pa.array(branches[start : start + branches_per_batch], pa.string())
         on_each = matching.take(pa.array(np.tile(np.arange(len(matching)), len(some))))
         columns = {
             "repository": pa.repeat(pa.scalar(repository), len(on_each)),

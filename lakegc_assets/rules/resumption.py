@@ -30,8 +30,8 @@ def why_not_resumed(
 ) -> str | None:
     """Why the sweep of a mark isn't started again; None if it may be. `now` is by the store's clock.
 
-    `outcomes` are the numbers of objects in the sweep's report, None without one. `max_age` is the age beyond which a
-    mark isn't swept, unless its approval released that brake.
+    `outcomes` are the numbers of objects by outcome in the sweep's report; None if there is no report. `max_age` is the
+    age beyond which a mark isn't swept, unless its approval released that brake.
     """
     if record.state not in UNFINISHED_SWEEPS:
         return f"the mark is {record.state}, so there is nothing to sweep"

@@ -32,7 +32,7 @@ _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 
 
 def parse_rules(data: bytes, name: str) -> Rules:
-    """The rules in a file with this name, which is YAML if the name ends like one, otherwise JSON.
+    """The rules in a file with this name: YAML if the name has such a suffix, otherwise JSON.
 
     Raises `WrongUsage` with all problems.
     """

@@ -10,7 +10,7 @@ from spark_resources.model import Rules
 
 @dataclass(frozen=True, slots=True)
 class Shortened:
-    """A shorter retention in days, of a branch or of everything without a rule of its own (None). `before` is None if
+    """A shorter retention in days, for a branch or for everything without a rule of its own (None). `before` is None if
     there were no rules, that is, if nothing expired."""
 
     branch: str | None

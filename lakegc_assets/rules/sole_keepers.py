@@ -34,14 +34,14 @@ def kept_only_by_branch(
     """The commits that the rules would expire without a branch.
 
     `named` are the commits that the rules retain with this branch as the one that retains them longest: no others can
-    be lost. `children` are the `main_children` of all commits; `other_heads` those of all other branches. A verdict
-    depends only on the commits whose main lines lead to it, so only these are decided again.
+    be lost. `children` are the `main_children` of all commits, and `other_heads` the heads of all other branches. A
+    verdict depends only on the commits whose main lines lead to it, so only these are decided again.
     """
     graph = _lines_to(named, commits, children)
     heads = [(branch, head) for branch, head in sorted(other_heads) if head in graph]
     verdicts = commit_verdicts(graph.values(), dict(heads), rules, now=now)
-    again = {verdict.commit_id for verdict in verdicts if verdict.retained}
-    return frozenset(named) - again - {head for _, head in heads}
+    still_retained = {verdict.commit_id for verdict in verdicts if verdict.retained}
+    return frozenset(named) - still_retained - {head for _, head in heads}
 
 
 def _lines_to(
