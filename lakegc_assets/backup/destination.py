@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from lakegc_assets.mark.context import Target, place_of
-from lakegc_assets.mark.repository_selection import repositories_beside
+from lakegc_assets.mark.repository_selection import repositories_other_than
 from spark_resources.errors import Forbidden, NotFound, Refused, WrongUsage
 from spark_resources.identifiers import lakefs_id
 from spark_resources.lakefs import LakeFS
@@ -131,7 +131,7 @@ def _namespaces(
     """The namespaces of all repositories that can be listed. If a server permits no listing, or a server other than the
     target's doesn't respond, its namespaces are recognized only by their owner files (`refuse_namespace`)."""
     yield target.repository.id, target.place
-    for other in repositories_beside(target.repository, lakefs):
+    for other in repositories_other_than(target.repository, lakefs):
         settings = target.place.settings
         if store_settings_of is not None and other.storage_namespace.startswith(_LOCAL):
             settings = store_settings_of(other.id)

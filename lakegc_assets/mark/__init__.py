@@ -11,7 +11,7 @@ committed_addresses      metaranges, other_repositories, other_repository_heads,
                          table_notes
 expired_set              keep_lookups, expiry_reasons, writer
   live or not            reference_status, incremental_comparison, missing_objects, dot_segments
-  reasons to keep        keep_facts, other_repositories, restaged_content, head_paths, path_probes, recheck,
+  reasons to keep        keep_evidence, other_repositories, restaged_content, head_paths, path_probes, recheck,
                          addresses_on_hold
   for the review         totals, sample_objects, missed_by_incremental, changed_rules
 earlier marks            mark_chain

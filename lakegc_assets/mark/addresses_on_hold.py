@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from lakegc_assets.formatting import plural
 from lakegc_assets.mark import holds_in_force, listed_objects, missing_objects
 from lakegc_assets.mark.context import MarkRun, StepNotes
-from lakegc_assets.mark.keep_facts import KeepFacts, UndecidedObjects
+from lakegc_assets.mark.keep_evidence import KeepEvidence, UndecidedObjects
 from lakegc_assets.mark.mark_chain import MarkChain
 from lakegc_assets.rules import garbage, keep_reasons
 from lakegc_assets.rules.addresses import listed_area_column
@@ -146,14 +146,14 @@ def recorded_addresses_on_hold(run: MarkRun) -> DataFrame:
 # --- keeping --------------------------------------------------------------------------------------------------------
 
 
-def look_up(run: MarkRun, notes: StepNotes, objects: UndecidedObjects, chain: MarkChain) -> KeepFacts | None:
-    """The facts that keep objects on hold (by commit, path or prefix); None if no hold can keep any."""
+def look_up(run: MarkRun, notes: StepNotes, objects: UndecidedObjects, chain: MarkChain) -> KeepEvidence | None:
+    """The evidence that keeps objects on hold (by commit, path or prefix); None if no hold can keep any."""
     prefixes, addresses = prefixes_of(holds_in_force.in_force(run)), run.mark.dataset(ASSET, ADDRESSES_PART)
     if not addresses.rows and not prefixes:
         return None
     name = keep_reasons.HOLD.name
     on_hold = Input.whole(name, run.place, [addresses], ADDRESSES_ON_HOLD)
-    return KeepFacts(keep_reasons.on_hold(name, prefixes), (on_hold,))
+    return KeepEvidence(keep_reasons.on_hold(name, prefixes), (on_hold,))
 
 
 def on_hold_output(run: MarkRun) -> Output:

@@ -46,9 +46,9 @@ class Limits:
 
     `clock_skew` is the maximum difference between any two clocks. `missing` is the maximum number of live addresses
     that may be missing from the store, not counting accepted ones. `probes` is the maximum number of path probes;
-    objects that would need more are kept. `trusted` are name patterns of other repositories, which aren't read because
-    they are trusted not to refer to this namespace. `others_required` stops the mark if one of the remaining
-    repositories can't be read.
+    objects that would need more are kept. `trusted` are name patterns of other repositories that are trusted not to
+    refer to this namespace, and so aren't read. `others_required` stops the mark if one of the remaining repositories
+    can't be read.
     """
 
     clock_skew: timedelta = timedelta(minutes=5)
@@ -175,7 +175,7 @@ class MarkRun:
     other_repositories: OtherRepositoryData = field(default_factory=OtherRepositoryData)
     """Filled by the steps; also used to watch the heads of other repositories after a re-verification."""
     store_settings_of: Callable[[str], StoreSettings] | None = None
-    """The settings for the store of another repository; None if they are those of this one's."""
+    """Returns the settings for the store of another repository; None if all repositories have the same ones."""
     decided: DecidedCommits | None = None
     """Used to watch the branches after a re-verification; None until `retained_commits` has run."""
     persist: Persisted = field(default_factory=Persisted)
@@ -237,7 +237,8 @@ class Clocks:
                 invariant=6,
             )
 
-    def facts(self) -> dict[str, str]:
+    def for_record(self) -> dict[str, str]:
+        """The three times as a mark records them."""
         return {name: getattr(self, name).isoformat() for name in ("store", "server", "machine")}
 
 

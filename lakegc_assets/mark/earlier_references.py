@@ -136,8 +136,8 @@ PARTS_WITH_ADDRESSES = frozenset({*ADDRESS_PARTS, *((EXPIRED, part) for part in 
 
 
 def has_read(run: MarkRun, record: MarkRecord, repository: str) -> bool:
-    """Whether a mark completely read a repository or, for all of a server (`lab/*`, or `*` of the only one), every one
-    that isn't trusted now."""
+    """Whether a mark completely read a repository. If `repository` stands for all of a server (`lab/*`, or `*` for the
+    only server): whether it read all of them that aren't trusted now."""
     facts, unread = record.step(COMMITTED).facts[FACTS], unread_repositories_in(record)
     server = server_of(repository)
     unlisted = unread.keys() & {"*", all_repositories_on(server)}

@@ -20,7 +20,7 @@ from lakegc_assets.mark import (
 from lakegc_assets.mark.candidates import recorded_candidates
 from lakegc_assets.mark.context import MarkRun, StepNotes, step
 from lakegc_assets.mark.expiry_reasons import ATTRIBUTED, Attributions
-from lakegc_assets.mark.keep_facts import UndecidedObjects
+from lakegc_assets.mark.keep_evidence import UndecidedObjects
 from lakegc_assets.mark.reference_status import STATUS, ReferenceStatus, compare
 from lakegc_assets.mark.writer import write_mark
 from lakegc_assets.rules import garbage
@@ -73,9 +73,9 @@ def write_expired(run: MarkRun, notes: StepNotes) -> None:
     dot_segments.record_names(run, notes, status.dot_segments)
     run.log_message(f"determining expiry reasons for {plural(status.counts['unreferenced'], 'object')}")
     attributions = expiry_reasons.attribute(run, notes, candidates.chain, status)
-    facts = keep_lookups.look_up(run, notes, unreferenced_objects(run, status, attributions), candidates.chain)
+    evidence = keep_lookups.look_up(run, notes, unreferenced_objects(run, status, attributions), candidates.chain)
     run.log_message("writing the expired set")
-    written, report = write_mark(run, notes, status, attributions, facts)
+    written, report = write_mark(run, notes, status, attributions, evidence)
     addresses_on_hold.note_objects_on_hold(run, notes, candidates, report)
     candidates.count_missed(notes, written)
     holds_in_force.in_force(run)  # raises if the holds have changed since the mark began

@@ -74,9 +74,10 @@ def listing_tasks(run: MarkRun, parts: Sequence[Part]) -> Tasks:
 
 
 def split_parts(store: Store, parts: Sequence[Part], *, max_pieces: int) -> list[Part]:
-    """Split the root and the parts into pieces to list.
+    """Split the root and these parts into pieces that can be listed concurrently.
 
-    A long root is split into up to `max_pieces` pieces, and so is each long part if there are fewer parts than that.
+    The root is split into at most `max_pieces` pieces if it is long. So is each long part, but only if there are fewer
+    than `max_pieces` parts.
     """
     to_split = [ROOT_PART, *(parts if len(parts) < max_pieces else [])]
     with ThreadPoolExecutor(CONCURRENT_LISTINGS) as pool:

@@ -102,8 +102,8 @@ def read_ranges(run: MarkRun, metaranges: pa.Table, tables: Tables) -> pa.Table:
         for row, data in tables.fetch_tables(rows, "metarange_id", unread):
             with tables.guard(row["repository"], unread):
                 for ref in sstable.read_verified_ranges(data, name=row["metarange_id"]):
-                    described = (row["repository"], ref.id, ref.count, ref.min_key, ref.max_key)
-                    numbers.setdefault(described, array("i")).append(row["number"])
+                    range_row = (row["repository"], ref.id, ref.count, ref.min_key, ref.max_key)
+                    numbers.setdefault(range_row, array("i")).append(row["number"])
         columns = [*zip(*numbers, strict=True), list(numbers.values())] if numbers else [[] for _ in RANGES]
         found = [pa.array(values, field.type) for values, field in zip(columns, RANGES, strict=True)]
         reasons = pa.nulls(len(numbers), pa.string())

@@ -1,7 +1,7 @@
 """Candidates from an inventory (a past listing of the namespace), instead of from a new listing.
 
-The mark starts at the time of the inventory, so objects written since are young and aren't candidates. Objects that
-were deleted or replaced since are detected by the sweep, which checks each key again before it deletes it.
+The mark starts at the time of the inventory, so objects written since then are young and aren't candidates. Objects
+that were deleted or replaced since then are detected by the sweep, which checks each key again before it deletes it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Look up the facts for the reasons to keep unreferenced objects, one reason after another, for marks and
+"""Look up the evidence for the reasons to keep unreferenced objects, one reason after another, for marks and
 re-verifications.
 
 The order is a safety rule, too: staged and committed addresses are listed once more after the path probes, because
@@ -12,14 +12,14 @@ from typing import TypeAlias
 
 from lakegc_assets.mark import addresses_on_hold, other_repositories, recheck, restaged_content
 from lakegc_assets.mark.context import MarkRun, StepNotes
-from lakegc_assets.mark.keep_facts import Facts, KeepFacts, UndecidedObjects
+from lakegc_assets.mark.keep_evidence import EvidenceByReason, KeepEvidence, UndecidedObjects
 from lakegc_assets.mark.mark_chain import MarkChain
 from lakegc_assets.rules import keep_reasons
 from lakegc_assets.rules.keep_reasons import KEEP_REASONS, KeepReason
 
-Lookup: TypeAlias = Callable[[MarkRun, StepNotes, UndecidedObjects, MarkChain], KeepFacts | None]
-"""Looks up the facts for one reason to keep objects, given those for earlier reasons; None if the reason keeps nothing.
-Unless the mark is incremental, the chain is that of `MarkChain.of_full`."""
+Lookup: TypeAlias = Callable[[MarkRun, StepNotes, UndecidedObjects, MarkChain], KeepEvidence | None]
+"""Looks up the evidence for one reason to keep objects, given that for earlier reasons; None if the reason keeps
+nothing. Unless the mark is incremental, the chain is that of `MarkChain.of_full`."""
 
 LOOKUPS: Mapping[KeepReason, Lookup] = {
     keep_reasons.OTHER_REPOSITORY: other_repositories.look_up,
@@ -29,11 +29,11 @@ LOOKUPS: Mapping[KeepReason, Lookup] = {
 }
 
 
-def look_up(run: MarkRun, notes: StepNotes, objects: UndecidedObjects, chain: MarkChain) -> Facts:
-    """The facts for every reason that may keep one of the objects."""
-    facts: dict[KeepReason, KeepFacts] = {}
+def look_up(run: MarkRun, notes: StepNotes, objects: UndecidedObjects, chain: MarkChain) -> EvidenceByReason:
+    """The evidence for every reason that may keep one of the objects."""
+    evidence: dict[KeepReason, KeepEvidence] = {}
     for reason in KEEP_REASONS:
-        reason_facts = LOOKUPS[reason](run, notes, objects.with_facts(facts), chain)
-        if reason_facts is not None:
-            facts[reason] = reason_facts
-    return facts
+        found = LOOKUPS[reason](run, notes, objects.with_evidence(evidence), chain)
+        if found is not None:
+            evidence[reason] = found
+    return evidence

@@ -59,11 +59,12 @@ class RecordedRanges:
     def ranges_of(self, metaranges: Collection[str]) -> pa.Table:
         """The distinct ranges in any of these metaranges (RANGE_REFS).
 
-        Raises `DamagedData` if a mark recorded a range of a metarange without its description.
+        Raises `DamagedData` if a mark recorded that a metarange contains a range, but no mark recorded the range
+        itself.
         """
         ids = ranges_within(self.place, self.pairs, metaranges)
-        if undescribed := ids - self.refs.keys():
-            raise DamagedData(f"no mark describes the ranges {sorted(undescribed)[:3]}. Make a new mark with --full.")
+        if unknown := ids - self.refs.keys():
+            raise DamagedData(f"no mark describes the ranges {sorted(unknown)[:3]}. Make a new mark with --full.")
         return pa.Table.from_pylist([self.refs[range_id] for range_id in sorted(ids)], schema=RANGE_REFS)
 
     def pairs_with(self, metaranges: Collection[str], ranges: Collection[str]) -> pa.Table:

@@ -47,7 +47,7 @@ from lakegc_assets.mark.earlier_references import (
     tables_without_references,
     trusted_tables,
 )
-from lakegc_assets.mark.keep_facts import KeepFacts, UndecidedObjects, facts_for_addresses
+from lakegc_assets.mark.keep_evidence import KeepEvidence, UndecidedObjects, evidence_at_addresses
 from lakegc_assets.mark.mark_chain import MarkChain
 from lakegc_assets.mark.path_probes import ignoring_deleted, key_inside
 from lakegc_assets.mark.table_notes import NOTED_COLUMNS, NOTES_PART, AllTableNotes, add_notes, note_on
@@ -104,8 +104,9 @@ def list_other_repositories(run: MarkRun) -> OtherRepositories:
     """The other repositories that the servers list on this kind of block store (other kinds have different addresses),
     except trusted ones.
 
-    Without permission to list the repositories of a server, all of them (`lab/*`; `*` of the only server) are unread,
-    and also if another server than this repository's can't be read. Raises an error if this repository's own can't.
+    If lakegc isn't permitted to list the repositories of a server, or if a server other than this repository's can't be
+    read, all its repositories count as unread (`lab/*`; `*` for the only server). If this repository's own server can't
+    be read, its error is raised.
     """
     refuse_other_servers(run)
     if "*" in run.limits.trusted:
@@ -128,7 +129,7 @@ def list_other_repositories(run: MarkRun) -> OtherRepositories:
                 elif config.blockstore(other.storage_id) == run.target.blockstore:
                     try:
                         places[other.id] = place_of_other(run, other)
-                    except WrongUsage as error:  # of the settings for this repository, which its own marks report, too
+                    except WrongUsage as error:  # its settings are invalid, which its own marks report, too
                         unread[other.id] = str(error)
     return OtherRepositories(places, tuple(sorted(trusted)), unread)
 
@@ -554,8 +555,8 @@ def write_part(run: MarkRun, notes: StepNotes, asset: str, part: str, table: pa.
 # --- the reason to keep ---------------------------------------------------------------------------------------------
 
 
-def look_up(run: MarkRun, notes: StepNotes, objects: UndecidedObjects, chain: MarkChain) -> KeepFacts | None:
-    """The facts that keep the objects to which other repositories refer; None if there are no such references, or
+def look_up(run: MarkRun, notes: StepNotes, objects: UndecidedObjects, chain: MarkChain) -> KeepEvidence | None:
+    """The evidence that keeps the objects to which other repositories refer; None if there are no such references, or
     no unreferenced objects. Repositories may also refer to objects that were deleted long ago."""
     recorded = run.mark.record.steps
     datasets: list[Dataset] = [
@@ -566,4 +567,4 @@ def look_up(run: MarkRun, notes: StepNotes, objects: UndecidedObjects, chain: Ma
     ]
     if not datasets or not notes.facts["unreferenced"]:
         return None
-    return facts_for_addresses(keep_reasons.OTHER_REPOSITORY, run.place, datasets, ADDRESSES)
+    return evidence_at_addresses(keep_reasons.OTHER_REPOSITORY, run.place, datasets, ADDRESSES)

@@ -26,7 +26,7 @@ from spark_resources.model import SERVED, Namespace
 from spark_resources.model import Location as Where
 
 PROBED_PARTS = ("served", "served_again")  # of `expired_set`: the results of each pass of probes (SERVED)
-PATHS_AT_ONCE = 1000  # paths that a task probes together, and the page size of `ls`
+PATHS_PER_BATCH = 1000  # paths that a task probes together, and the page size of `ls`
 MIN_PATHS_TO_LIST = 4  # if fewer paths than this remain, they are probed one by one
 
 Row = dict[str, Any]
@@ -41,7 +41,7 @@ def probe_batches(rows: Iterable[Row], lakefs: LakeFS, namespace: Namespace) -> 
     """
     prober = Prober(lakefs)
     for (repository, branch), group in groupby(rows, key=itemgetter("repository", "branch")):
-        while window := list(islice(group, PATHS_AT_ONCE)):
+        while window := list(islice(group, PATHS_PER_BATCH)):
             paths = list(dict.fromkeys(row["path"] for row in window if row["path"] is not None))
             served, unclear = prober.probe(repository, branch, paths) if paths else ({}, None)
             yield served_batch(window, served, unclear, namespace)
@@ -117,10 +117,10 @@ def served_addresses(lakefs: LakeFS, repository: str, branch: str, paths: Sequen
     Dense paths are probed by pages of `ls`, scattered ones by `stat`.
     """
     addresses: dict[str, str | None] = {}
-    at_once = lakefs.settings.probe_requests
+    concurrent = lakefs.settings.probe_requests
 
     def stat(scattered: Sequence[str]) -> None:
-        with ThreadPoolExecutor(max_workers=at_once) as pool:
+        with ThreadPoolExecutor(max_workers=concurrent) as pool:
             for path, entry in zip(
                 scattered, pool.map(lambda p: lakefs.stat(repository, branch, p), scattered), strict=True
             ):
@@ -130,14 +130,14 @@ def served_addresses(lakefs: LakeFS, repository: str, branch: str, paths: Sequen
     while waiting:
         covered = 0
         if len(waiting) >= MIN_PATHS_TO_LIST:
-            page = lakefs.list_objects(repository, branch, after=just_before(waiting[0]), amount=PATHS_AT_ONCE)
+            page = lakefs.list_objects(repository, branch, after=just_before(waiting[0]), amount=PATHS_PER_BATCH)
             listed = {entry.path: entry.physical_address for entry in page.objects}
             covered = len(list(takewhile(partial(covers, page), waiting)))
             addresses |= {path: listed.get(path) for path in waiting[:covered]}
         waiting = waiting[covered:]
         if covered < MIN_PATHS_TO_LIST:
-            stat(waiting[: 2 * at_once])
-            waiting = waiting[2 * at_once :]
+            stat(waiting[: 2 * concurrent])
+            waiting = waiting[2 * concurrent :]
     return addresses
 
 
@@ -162,7 +162,7 @@ def addresses_at_inexact_paths(lakefs: LakeFS, repository: str, branch: str, pat
     for start in sorted({path[: path.index(REPLACEMENT_CHARACTER)] for path in paths if not is_exact(path)}):
         after: str | None = start + "\x7f"  # replaced bytes sort after all of ASCII
         while after is not None:
-            page = lakefs.list_objects(repository, branch, prefix=start, after=after, amount=PATHS_AT_ONCE)
+            page = lakefs.list_objects(repository, branch, prefix=start, after=after, amount=PATHS_PER_BATCH)
             yield from (entry.physical_address for entry in page.objects if not is_exact(entry.path))
             after = None if page.next_after is None else page.next_start(after)
 

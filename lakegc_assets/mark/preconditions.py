@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from lakegc_assets.mark.context import Target, place_of
 from lakegc_assets.mark.options import MarkOptions
-from lakegc_assets.mark.repository_selection import repositories_beside
+from lakegc_assets.mark.repository_selection import repositories_other_than
 from spark_resources.errors import LakegcError, Refused, WrongUsage
 from spark_resources.lakefs import LakeFS, Repository
 from spark_resources.mark_store.record import MarkRecord
@@ -36,7 +36,7 @@ def refuse_overlap(target: Target, lakefs: LakeFS) -> None:
     recorded in the namespace.
     """
     place = target.place
-    for other in repositories_beside(target.repository, lakefs):
+    for other in repositories_other_than(target.repository, lakefs):
         if place_of(other, target.blockstore, place.settings).namespace.overlaps(place.namespace):
             raise overlap_error(target, other)
 

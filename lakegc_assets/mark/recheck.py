@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from lakegc_assets.mark import holds_in_force, other_repositories
 from lakegc_assets.mark.context import MarkRun, StepNotes
-from lakegc_assets.mark.keep_facts import KeepFacts, UndecidedObjects, facts_for_addresses
+from lakegc_assets.mark.keep_evidence import KeepEvidence, UndecidedObjects, evidence_at_addresses
 from lakegc_assets.mark.mark_chain import MarkChain
 from lakegc_assets.mark.retained_commits import dumped_graph
 from lakegc_assets.mark.uncommitted_readings import read_staged
@@ -29,12 +29,12 @@ STAGED_PART, DIFFS_PART = "staged_at_the_end", "diffs_at_the_end"
 NEW_RANGES_PART, NEW_ADDRESSES_PART = "ranges_at_the_end", "addresses_at_the_end"  # of new commits, if there are any
 
 
-def look_up(run: MarkRun, notes: StepNotes, objects: UndecidedObjects, chain: MarkChain) -> KeepFacts | None:
-    """The facts that keep the objects whose addresses are live at the end; None if there are no such addresses."""
+def look_up(run: MarkRun, notes: StepNotes, objects: UndecidedObjects, chain: MarkChain) -> KeepEvidence | None:
+    """The evidence that keeps the objects whose addresses are live at the end; None if there are no such addresses."""
     live = live_at_the_end(run, notes) if notes.facts["unreferenced"] else []
     if not any(dataset.rows for dataset in live):
         return None
-    return facts_for_addresses(keep_reasons.MEANWHILE, run.place, live, ADDRESSES)
+    return evidence_at_addresses(keep_reasons.MEANWHILE, run.place, live, ADDRESSES)
 
 
 def live_at_the_end(run: MarkRun, notes: StepNotes) -> list[Dataset]:

@@ -1,4 +1,4 @@
-"""The repositories of all servers: all of them, those that match the patterns in the settings, and those beside one."""
+"""The repositories of all servers: all of them, those that match the patterns in the settings, and all except one."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ def list_repositories(lakefs: LakeFS) -> tuple[list[Repository], dict[str, str]]
     return listed, failures
 
 
-def repositories_beside(own: Repository, lakefs: LakeFS) -> Iterator[Repository]:
-    """The repositories of all servers except one. Leaves out those of a server that doesn't permit to list them, and of
-    another server than its own that doesn't respond. Raises `Unavailable` if its own doesn't."""
+def repositories_other_than(own: Repository, lakefs: LakeFS) -> Iterator[Repository]:
+    """The repositories of all servers, except this one. Leaves out the repositories of a server that doesn't permit
+    listing them, and of another server that doesn't respond. Raises `Unavailable` if the repository's own server
+    doesn't respond."""
     for server in lakefs.servers:
         try:
             yield from (other for other in lakefs.repositories_on(server) if other.id != own.id)

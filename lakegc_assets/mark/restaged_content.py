@@ -34,7 +34,7 @@ from lakegc_assets.mark.head_paths import (
     with_metaranges,
     without_unread,
 )
-from lakegc_assets.mark.keep_facts import KeepFacts, UndecidedObjects
+from lakegc_assets.mark.keep_evidence import KeepEvidence, UndecidedObjects
 from lakegc_assets.mark.mark_chain import SIZES, UNREADABLE, MarkChain
 from lakegc_assets.mark.metaranges import RecordedRanges
 from lakegc_assets.mark.other_repositories import UnreadRepositories
@@ -64,11 +64,12 @@ MAX_REASONS = 20  # maximum number of reasons for unclear probes in the facts; t
 LIMIT_REASON = "there are more paths to probe than LAKEGC_MAX_PROBES allows"
 
 
-def look_up(run: MarkRun, notes: StepNotes, objects: UndecidedObjects, chain: MarkChain) -> KeepFacts | None:
-    """The facts that keep the objects which branches serve, or may serve, at the probed paths; None if there was
+def look_up(run: MarkRun, notes: StepNotes, objects: UndecidedObjects, chain: MarkChain) -> KeepEvidence | None:
+    """The evidence that keeps the objects that branches serve, or may serve, at the probed paths; None if there was
     nothing to probe.
 
-    Paths are probed in two passes. Each pass also covers the heads and repositories that are new by then.
+    Paths are probed in two passes. Each pass also covers heads and repositories that have appeared since the previous
+    one.
     """
     facts = notes.facts
     facts |= {"probes": 0, "probed_again": 0, "not_probed": 0, "probes_failed": 0, "served_inside": 0, "unclear": []}
@@ -76,22 +77,22 @@ def look_up(run: MarkRun, notes: StepNotes, objects: UndecidedObjects, chain: Ma
     for again, parts in enumerate(PASSES):
         if facts["served_inside"] or facts["unclear"]:
             sizes = SizeSet(
-                objects.with_facts(
-                    {keep_reasons.BRANCH: facts_from_probes(run, probed, unclear=bool(facts["unclear"]))}
+                objects.with_evidence(
+                    {keep_reasons.BRANCH: evidence_from_probes(run, probed, unclear=bool(facts["unclear"]))}
                 ).sizes()
             )
         probed += probe_paths(run, notes, paths.to_probe(sizes), parts, again=bool(again))
-    return facts_from_probes(run, probed, unclear=bool(facts["unclear"])) if probed else None
+    return evidence_from_probes(run, probed, unclear=bool(facts["unclear"])) if probed else None
 
 
-def facts_from_probes(run: MarkRun, probed: Sequence[Dataset], *, unclear: bool) -> KeepFacts:
-    """The facts that keep the objects which branches serve, or may serve, according to these probe results (SERVED).
+def evidence_from_probes(run: MarkRun, probed: Sequence[Dataset], *, unclear: bool) -> KeepEvidence:
+    """The evidence that keeps the objects that branches serve, or may serve, according to these probe results (SERVED).
     `unclear` says whether any of them has no clear result."""
     name, inconclusive = keep_reasons.BRANCH.name, keep_reasons.INCONCLUSIVE_SIZES.empty_table()
     if unclear:
         inconclusive = inconclusive_sizes(run, probed)
     inside = Input.selected(name, run.place, probed, SERVED, SERVED_INSIDE, served_inside)
-    return KeepFacts(keep_reasons.served(name, inconclusive), (inside,))
+    return KeepEvidence(keep_reasons.served(name, inconclusive), (inside,))
 
 
 def served_inside(probed: pa.Table) -> pa.Table:
@@ -130,7 +131,7 @@ def probe_paths(
     results, report = write_produced(tasks, probe_producer(run), run.place, folder, SERVED)
     notes.add_dataset(results, part)
     facts["served_inside"] += report.counters["inside"]
-    if failed := report.counters["unanswered"]:
+    if failed := report.counters["inconclusive"]:
         facts["probes_failed"] += failed
         unclear_reasons += frequent_reasons(run, results)
     for reason in unclear_reasons:
@@ -300,7 +301,7 @@ def probe_producer(run: MarkRun) -> Producer:
         rows = (row for batch in batches for row in batch.to_pylist())
         for batch in probe_batches(rows, lakefs, namespace):
             report.count(
-                unanswered=batch.num_rows - batch.column("unclear").null_count,
+                inconclusive=batch.num_rows - batch.column("unclear").null_count,
                 inside=batch.num_rows - batch.column("address").null_count,
             )
             yield batch

@@ -30,8 +30,8 @@ def listing_summary(record: MarkRecord) -> str:
     source = "an inventory of the store" if record.inventory is not None else "the store's listing"
     when, objects = unbroken(f"{record.start:%Y-%m-%d %H:%M:%S} UTC"), facts["objects"]
     return (
-        f"**{plural(objects, 'object')}{amount} {is_or_are(objects)} stored**, by {source} of {when}. Only these can "
-        f"expire: nothing that is written later can be deleted by this mark.{only_changes(record)}"
+        f"**{plural(objects, 'object')}{amount} {is_or_are(objects)} stored**, according to {source} of {when}. Only "
+        f"these can expire: nothing that is written later can be deleted by this mark.{only_changes(record)}"
     )
 
 
@@ -39,7 +39,7 @@ def staged_summary(record: MarkRecord) -> str:
     facts = record.step("uncommitted_addresses").facts
     staged = max(facts.get(part, {}).get("addresses", 0) for part in ("first", "second"))
     if not staged:
-        return "**No staged changes**: on no branch is anything uploaded that isn't committed yet."
+        return "**No staged changes**: no branch has uploads that aren't committed yet."
     return (
         f"**{plural(staged, 'staged change')}**: uploaded to a branch, but not committed yet. Their objects are kept. "
         "The list was read twice, because changes can move while it is read."
@@ -54,12 +54,12 @@ def commits_summary(record: MarkRecord) -> str:
             f"**{retained:,} of {plural(retained, 'commit')} {is_or_are(retained)} retained**, because the repository "
             "has no retention rules. Only objects without a commit can expire."
         )
-    held = f" Holds keep {plural(facts['on_hold'], 'more commit')}." if facts.get("on_hold") else ""
+    kept_by_holds = f" Holds keep {plural(facts['on_hold'], 'more commit')}." if facts.get("on_hold") else ""
     return (
         f"**{facts['retained']:,} of {plural(facts['retained'] + facts['expired'], 'commit')} "
         f"{is_or_are(facts['retained'])} retained**, and {facts['expired']:,} {is_or_are(facts['expired'])} expired by "
-        f"the retention rules: {as_text(rules_in_words(record.rules))}.{held} Objects that only expired commits have "
-        "can expire."
+        f"the retention rules: {as_text(rules_in_words(record.rules))}.{kept_by_holds} Objects that only "
+        "expired commits refer to can expire."
     )
 
 
@@ -107,7 +107,7 @@ def expired_summary(record: MarkRecord, expired: Sum, settings: Settings) -> str
     return (
         f"**{expired.objects:,} of {stored} ({size(expired.bytes)} of {stored_bytes}, {share}) "
         f"{is_or_are(expired.objects)} expired.** They are deleted only if somebody approves exactly this "
-        f"set, digest `{(record.digest or '')[:DIGEST_CHARACTERS]}`, and only those that nothing needs by then."
+        f"set, digest `{(record.digest or '')[:DIGEST_CHARACTERS]}`, and only those that nothing needs at that time."
         f"{savings(expired, settings)}{kept_in_words(record)}{owners_in_words(settings)}"
     )
 

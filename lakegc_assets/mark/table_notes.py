@@ -38,7 +38,7 @@ from spark_resources.stores.prefetch import fetch_in_parallel
 
 NOTES_PART, MERGED_PART = "table_notes", "merged_table_notes"
 MAX_DATASETS = 4  # if its namespace has more, a mark merges them into one
-ROWS_AT_ONCE, ROWS_WITH_SIZES = 1_000_000, 50_000
+ROWS_PER_BATCH, ROWS_WITH_SIZES = 1_000_000, 50_000
 NOTED_COLUMNS = ("address", "address_type", "size")  # of a range
 
 
@@ -80,14 +80,14 @@ class AllTableNotes:
 
 
 def readable_rows(place: Place, dataset: Dataset, columns: Sequence[str]) -> Iterator[pa.Table]:
-    """Like `noted_rows`, but ends at a file that can't be read: tables without a note are read themselves."""
+    """Like `noted_rows`, but stops at a file that can't be read: tables without a note are read themselves."""
     with suppress(LakegcError):
         yield from noted_rows(place, dataset, columns)
 
 
 def noted_rows(place: Place, dataset: Dataset, columns: Sequence[str]) -> Iterator[pa.Table]:
     """These columns of a dataset of TABLE_NOTES, in batches. Raises `DamagedData`, and the store's errors."""
-    rows = ROWS_WITH_SIZES if "sizes" in columns else ROWS_AT_ONCE
+    rows = ROWS_WITH_SIZES if "sizes" in columns else ROWS_PER_BATCH
     for file in dataset.files:
         yield from file_batches(place, dataset.folder, file, TABLE_NOTES, rows=rows, columns=columns)
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 from lakegc_assets.formatting import plural
 from lakegc_assets.mark.context import MarkRun, StepNotes
 from lakegc_assets.mark.path_probes import (
-    PATHS_AT_ONCE,
+    PATHS_PER_BATCH,
     addresses_at_inexact_paths,
     is_branch,
     key_inside,
@@ -152,7 +152,7 @@ def addresses_at_changed_paths(run: MarkRun, folder: str) -> tuple[Dataset, Task
     def produce(batches: Batches, report: TaskReport) -> Batches:
         for branch in (branch for batch in batches for branch in batch.column(0).to_pylist()):
             staged = staged_addresses(lakefs, repository, branch)
-            while addresses := list(islice(staged, PATHS_AT_ONCE)):
+            while addresses := list(islice(staged, PATHS_PER_BATCH)):
                 report.count(asked=len(addresses))
                 keys = [key for key in (key_inside(address, namespace) for address in addresses) if key is not None]
                 yield pa.RecordBatch.from_arrays([pa.array(keys, pa.string())], schema=ADDRESSES)
@@ -175,7 +175,7 @@ def staged_addresses(lakefs: LakeFS, repository: str, branch: str) -> Iterator[s
     for tries_left in reversed(range(MAX_TRIES)):
         try:
             paths = (change.path for change in whole_diff(lakefs, repository, branch) if change.type != "removed")
-            while window := list(islice(paths, PATHS_AT_ONCE)):
+            while window := list(islice(paths, PATHS_PER_BATCH)):
                 yield from (
                     address
                     for address in served_addresses(lakefs, repository, branch, window).values()

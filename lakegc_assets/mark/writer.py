@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from lakegc_assets.mark import addresses_on_hold, expiry_reasons, sample_objects, totals
 from lakegc_assets.mark.context import MarkRun, StepNotes
 from lakegc_assets.mark.expiry_reasons import ATTRIBUTED, Attributions
-from lakegc_assets.mark.keep_facts import Facts, attributions_of, inputs_of
+from lakegc_assets.mark.keep_evidence import EvidenceByReason, decisions_of, inputs_of
 from lakegc_assets.mark.mark_chain import can_be_base
 from lakegc_assets.mark.reference_status import STATUS, ReferenceStatus
 from lakegc_assets.rules import garbage, keep_reasons
@@ -31,18 +31,23 @@ def write_mark(
     notes: StepNotes,
     status: ReferenceStatus,
     attributions: Attributions,
-    facts: Facts,
+    evidence: EvidenceByReason,
 ) -> tuple[Dataset, TaskReport]:
-    """Write in one pass the expired set, sorted and with reasons, its totals and sample for review, the objects that
-    only holds keep, and the reference collector's layout; if this mark can be a base, also all objects that no retained
-    commit refers to. Returns the dataset of the expired set, and the counts."""
+    """Write the outputs of the mark in one pass. Returns the dataset of the expired set, and the counts.
+
+    - the expired set, sorted and with reasons
+    - its totals and sample objects, for review
+    - the expired set in the reference collector's layout
+    - the objects that only holds keep
+    - if this mark can be a base: all objects that no retained commit refers to
+    """
     all_known, verdicts = expiry_reasons.all_commits_read(run, notes), attributions.verdicts
-    reasons, scope = attributions_of(facts), run.mark.record.scope
+    decisions, scope = decisions_of(evidence), run.mark.record.scope
 
     def combine(rows: GroupedRows, report: TaskReport) -> pa.Table:
         known = strongest_attributions(rows[ATTRIBUTED])
         unreferenced = garbage.in_scope(garbage.unreferenced(rows[STATUS]), known["address"], scope)
-        decided = keep_reasons.decided(unreferenced, reasons, rows)
+        decided = keep_reasons.decided(unreferenced, decisions, rows)
         for reason, count in keep_reasons.kept_counts(decided).items():
             report.count_for(reason, kept=count)
         on_hold = keep_reasons.kept(decided, HOLD).rename_columns({"found": "hold"})
@@ -53,7 +58,7 @@ def write_mark(
         return output.append_column("hold", on_hold["hold"].take(pc.index_in(output["address"], on_hold["address"])))
 
     outputs = outputs_of(run)
-    inputs = [status.input, *attributions.inputs, *inputs_of(facts)]
+    inputs = [status.input, *attributions.inputs, *inputs_of(evidence)]
     written, report = shuffle(run.spark, inputs, boundaries=boundaries_for(run, status)).write(
         combine, run.place, list(outputs.values())
     )

@@ -8,14 +8,14 @@ For notebooks, each question is a function that returns an Arrow table:
     queries.pins("my-repository").to_pandas()                # what each branch, tag and commit alone keeps
     queries.what_if("my-repository", [today, other])[0]      # what other rules would expire (comparison.Variant)
 
-Settings come from where the commands get them: LAKEGC_* variables, lakegc.toml, ~/.lakectl.yaml.
+Settings come from the same sources as those of the commands: LAKEGC_* variables, lakegc.toml, ~/.lakectl.yaml.
 
 history      what a finished mark recorded: commits, ranges, addresses, stored objects, and decisions by other rules
 addresses    what a mark decided about many addresses at once, and why
 paths        which address a path has or had in which commit, and which branch serves it now
 sweeps       what sweeps, undos and purges did with some addresses
 explanation  all of that about one path or address
-pinned       what each branch, tag on hold and commit keeps alone
+pinned       what each branch, tag on hold and commit alone keeps
 comparison   what other rules, dropped branches, another minimum age or more holds would expire; with range_groups,
              recorded_inputs for what marks recorded, and grouping
 """
@@ -81,8 +81,8 @@ def explain(
 
 
 def pins(repository: str, *, mark: str = LATEST) -> pa.Table:
-    """What each branch, tag on hold and commit of a repository keeps alone (`lakegc_assets.queries.pinned.PINS`): the
-    stale branch that costs most first.
+    """What each branch, tag on hold and commit of a repository alone keeps (`lakegc_assets.queries.pinned.PINS`), with
+    the stale branch that costs most first.
 
     Raises `Refused` if the mark doesn't know every commit and object.
     """

@@ -25,7 +25,7 @@ from lakegc_assets.queries.history import History
 from lakegc_assets.rules import garbage, keep_reasons
 from lakegc_assets.rules.addresses import are_candidates, have_dot_segments, slices_of
 from lakegc_assets.rules.garbage import COMMITTED, MAYBE_GONE, STORED, UNCOMMITTED
-from lakegc_assets.rules.keep_reasons import BRANCH, HOLD, MEANWHILE, OTHER_REPOSITORY, STAGED, Attribution
+from lakegc_assets.rules.keep_reasons import BRANCH, HOLD, MEANWHILE, OTHER_REPOSITORY, STAGED, Decide
 from spark_resources.mark_store.mark import Mark
 from spark_resources.model import (
     ADDRESSES,
@@ -41,7 +41,7 @@ from spark_resources.model import (
 from spark_resources.spark.datasets import Dataset, all_batches
 from spark_resources.stores.prefetch import fetch_in_parallel
 
-ROWS_AT_ONCE = 1_000_000
+ROWS_PER_BATCH = 1_000_000
 EXPIRED_SET = "expired_set"
 YOUNG, DOT_SEGMENT, OUT_OF_SCOPE = "young", "dot_segment", "scope"
 REASONS: Mapping[str, str] = {
@@ -75,7 +75,7 @@ EXPLAINED = pa.schema(
         pa.field("address", pa.string(), nullable=False),
         pa.field("decision", pa.string(), nullable=False),  # see Decision
         pa.field("kept_by", pa.list_(pa.string()), nullable=False),  # names in REASONS, all that are true
-        pa.field("kept_until", _TIME),  # when age and retention rules let it go; null: not known in advance
+        pa.field("kept_until", _TIME),  # when age and retention rules no longer keep it; null: not known in advance
         pa.field("size", pa.int64()),  # bytes; null if it isn't stored
         pa.field("modified", _TIME),  # the store's clock
         pa.field("detail", pa.string()),  # which branch serves it, or which holds keep it
@@ -92,21 +92,23 @@ def explain_addresses(history: History, addresses: pa.Array) -> pa.Table:
     Addresses are keys relative to the namespace. They have to fit into memory; the mark's files are streamed.
     """
     wanted = pc.unique(addresses.cast(pa.string()))
-    facts = Facts.of(history, wanted)
-    expired = in_order_of(wanted, facts.expired)
-    attributed = in_order_of(wanted, pa.concat_tables([facts.expired.select(NOT_RETAINED.names), facts.not_retained]))
-    stored = in_order_of(wanted, facts.stored)
+    recorded = RecordedRows.of(history, wanted)
+    expired = in_order_of(wanted, recorded.expired)
+    attributed = in_order_of(
+        wanted, pa.concat_tables([recorded.expired.select(NOT_RETAINED.names), recorded.not_retained])
+    )
+    stored = in_order_of(wanted, recorded.stored)
     is_stored, is_expired = pc.is_valid(stored["size"]), pc.is_valid(expired["size"])
     decision = pc.if_else(is_expired, Decision.EXPIRED.value, Decision.KEPT.value)
     decision = pc.if_else(is_stored, decision, Decision.NOT_STORED.value)
     is_candidate = are_candidates(wanted, local_adapter=history.run.local_adapter)
     decision = pc.if_else(is_candidate, decision, Decision.NEVER_COLLECTED.value)
-    kept_by, details = reasons_to_keep(history, facts, wanted)
+    kept_by, details = reasons_to_keep(history, recorded, wanted)
     columns = {
         "address": wanted,
         "decision": decision,
         "kept_by": lists_of_names(kept_by),
-        "kept_until": kept_until(history, facts, wanted, kept_by),
+        "kept_until": kept_until(history, recorded, wanted, kept_by),
         "size": stored["size"],
         "modified": stored["modified"],
         "detail": details,
@@ -136,14 +138,14 @@ def rows_in(mark: Mark, datasets: Iterable[Dataset], schema: pa.Schema, wanted: 
     matching = (
         table.filter(pc.is_in(table["address"], value_set=wanted))
         for dataset in datasets
-        for table in all_batches(mark.place, dataset, schema, rows=ROWS_AT_ONCE)
+        for table in all_batches(mark.place, dataset, schema, rows=ROWS_PER_BATCH)
     )
     return pa.concat_tables([schema.empty_table(), *matching])
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """The rows of a mark's files that have one of some addresses, by what they say about them."""
+class RecordedRows:
+    """The rows with some addresses in a mark's files, by what they say about these addresses."""
 
     stored: pa.Table  # STORED_OBJECTS
     expired: pa.Table  # EXPIRED_OBJECTS
@@ -158,7 +160,7 @@ class Facts:
     on_hold: pa.Table  # ADDRESSES_ON_HOLD
 
     @classmethod
-    def of(cls, history: History, wanted: pa.Array) -> Facts:
+    def of(cls, history: History, wanted: pa.Array) -> RecordedRows:
         """Read all of them, in parallel, because each is in files of its own."""
 
         def rows(schema: pa.Schema, *parts: tuple[str, str]) -> pa.Table:
@@ -220,34 +222,34 @@ def live_range_addresses(history: History, wanted: pa.Array) -> pa.Table:
 # --- what keeps them ------------------------------------------------------------------------------------------------
 
 
-def reasons_to_keep(history: History, facts: Facts, wanted: pa.Array) -> tuple[dict[str, pa.Array], pa.Array]:
+def reasons_to_keep(history: History, recorded: RecordedRows, wanted: pa.Array) -> tuple[dict[str, pa.Array], pa.Array]:
     """For each reason in REASONS, which of the objects at these addresses it keeps; and details about one of them for
     each object (text)."""
     record, grain = history.record, history.run.store.capabilities.time_resolution
     nothing = {name: ADDRESSES.empty_table() for name in (COMMITTED, MAYBE_GONE, UNCOMMITTED)}
-    references = {COMMITTED: facts.in_ranges, MAYBE_GONE: facts.maybe_gone, UNCOMMITTED: facts.staged}
-    alone, _ = garbage.reference_status({STORED: facts.stored, **nothing}, record.cutoff, grain)
-    referenced, _ = garbage.reference_status({STORED: facts.stored, **references}, record.cutoff, grain)
+    references = {COMMITTED: recorded.in_ranges, MAYBE_GONE: recorded.maybe_gone, UNCOMMITTED: recorded.staged}
+    alone, _ = garbage.reference_status({STORED: recorded.stored, **nothing}, record.cutoff, grain)
+    referenced, _ = garbage.reference_status({STORED: recorded.stored, **references}, record.cutoff, grain)
     unreferenced = garbage.unreferenced(referenced)
     is_young = pc.equal(alone["status"], garbage.Status.YOUNG_OR_UNCOMMITTED.value)
     kept_by: dict[str, pa.Array] = {
         COMMITTED: pa.concat_arrays(
-            [table["address"].combine_chunks() for table in (facts.in_ranges, facts.maybe_gone)]
+            [table["address"].combine_chunks() for table in (recorded.in_ranges, recorded.maybe_gone)]
         ),
-        STAGED.name: facts.staged["address"],
+        STAGED.name: recorded.staged["address"],
         YOUNG: alone["address"].filter(is_young),
-        DOT_SEGMENT: facts.stored["address"].filter(have_dot_segments(facts.stored["address"])),
+        DOT_SEGMENT: recorded.stored["address"].filter(have_dot_segments(recorded.stored["address"])),
     }
     details = pa.nulls(len(wanted), pa.string())
-    for reason, (objects, attribution, rows) in attributions(history, facts, unreferenced).items():
-        found = attribution(objects, rows)
+    for reason, (objects, decide, rows) in looked_up_reasons(history, recorded, unreferenced).items():
+        found = decide(objects, rows)
         kept = objects["address"].filter(pc.is_valid(found))
         kept_by[reason] = kept
         text = found.drop_null().take(pc.index_in(wanted, value_set=kept))
         details = pc.coalesce(details, pc.if_else(pc.equal(text, ""), None, text))
     if record.scope is Scope.COMMITTED:
         others = [
-            facts.expired["address"],
+            recorded.expired["address"],
             *(pa.chunked_array([column]) if isinstance(column, pa.Array) else column for column in kept_by.values()),
         ]
         kept_by[OUT_OF_SCOPE] = without(unreferenced["address"], others)
@@ -260,25 +262,26 @@ def without(addresses: pa.ChunkedArray, others: Iterable[pa.ChunkedArray]) -> pa
     return addresses
 
 
-def attributions(
-    history: History, facts: Facts, unreferenced: pa.Table
-) -> dict[str, tuple[pa.Table, Attribution, dict[str, pa.Table]]]:
-    """The reasons that a mark looks up: for each the objects that it may keep, how it decides, and its rows."""
+def looked_up_reasons(
+    history: History, recorded: RecordedRows, unreferenced: pa.Table
+) -> dict[str, tuple[pa.Table, Decide, dict[str, pa.Table]]]:
+    """For each reason that a mark looks up: the objects that it may keep, how it decides, and its rows."""
     probed = concat(
         SERVED,
         (rows for part in (part for parts in PASSES for part in parts) for rows in unclear_probes(history, part)),
     )
     inconclusive = keep_reasons.inconclusive_sizes(probed)
-    hold_rows = pa.concat_tables([facts.on_hold, facts.objects_on_hold.select(ADDRESSES_ON_HOLD.names)])
+    hold_rows = pa.concat_tables([recorded.on_hold, recorded.objects_on_hold.select(ADDRESSES_ON_HOLD.names)])
     return {
         OTHER_REPOSITORY.name: (
-            facts.stored, keep_reasons.at_addresses(OTHER_REPOSITORY.name), {OTHER_REPOSITORY.name: facts.elsewhere}
+            recorded.stored, keep_reasons.at_addresses(OTHER_REPOSITORY.name),
+            {OTHER_REPOSITORY.name: recorded.elsewhere},
         ),
         BRANCH.name: (
-            unreferenced, keep_reasons.served(BRANCH.name, inconclusive), {BRANCH.name: served_inside(facts.served)}
+            unreferenced, keep_reasons.served(BRANCH.name, inconclusive), {BRANCH.name: served_inside(recorded.served)}
         ),
-        MEANWHILE.name: (unreferenced, keep_reasons.at_addresses(MEANWHILE.name), {MEANWHILE.name: facts.meanwhile}),
-        HOLD.name: (facts.stored, keep_reasons.on_hold(HOLD.name, ()), {HOLD.name: hold_rows}),
+        MEANWHILE.name: (unreferenced, keep_reasons.at_addresses(MEANWHILE.name), {MEANWHILE.name: recorded.meanwhile}),
+        HOLD.name: (recorded.stored, keep_reasons.on_hold(HOLD.name, ()), {HOLD.name: hold_rows}),
     }  # fmt: skip
 
 
@@ -287,7 +290,7 @@ def unclear_probes(history: History, part: str) -> Iterable[pa.Table]:
     mark = history.mark
     if not mark.record.step(EXPIRED_SET).facts.get("unclear") or part not in mark.record.step(EXPIRED_SET).datasets:
         return
-    for table in all_batches(mark.place, mark.dataset(EXPIRED_SET, part), SERVED, rows=ROWS_AT_ONCE):
+    for table in all_batches(mark.place, mark.dataset(EXPIRED_SET, part), SERVED, rows=ROWS_PER_BATCH):
         yield table.filter(pc.is_valid(table["unclear"]))
 
 
@@ -305,14 +308,14 @@ _RANGE_UNTIL = pa.schema(
 )
 
 
-def kept_until(history: History, facts: Facts, wanted: pa.Array, kept_by: Mapping[str, pa.Array]) -> pa.Array:
-    """When age and the retention rules let each object go, by the rules and branches at the time of the mark.
+def kept_until(history: History, recorded: RecordedRows, wanted: pa.Array, kept_by: Mapping[str, pa.Array]) -> pa.Array:
+    """When age and the retention rules no longer keep each object, by the rules and branches at the time of the mark.
 
     Null if that can't be said: it depends on a branch's head, a hold, staged changes, or anything but age and rules;
     or the object isn't kept.
     """
-    ranges = range_ends(history, facts.in_ranges["range"])
-    rows = facts.in_ranges.join(ranges, "range", join_type="left outer", use_threads=False)
+    ranges = range_ends(history, recorded.in_ranges["range"])
+    rows = recorded.in_ranges.join(ranges, "range", join_type="left outer", use_threads=False)
     is_open = pc.fill_null(rows["open"], True)
     by_address = (
         pa.table([rows["address"], is_open, rows["until"]], ["address", "open", "until"])
@@ -321,7 +324,7 @@ def kept_until(history: History, facts: Facts, wanted: pa.Array, kept_by: Mappin
     )
     retention = in_order_of(wanted, by_address)
     record, grain = history.record, history.run.store.capabilities.time_resolution
-    modified = in_order_of(wanted, facts.stored)["modified"]
+    modified = in_order_of(wanted, recorded.stored)["modified"]
     old_enough = pc.add(modified, pa.scalar(record.min_age + grain, pa.duration("us")))
     old_enough = pc.if_else(kept_by[YOUNG], old_enough, pa.scalar(None, _TIME))
     until = later_of(old_enough, retention["until_max"])

@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from lakegc_assets.mark import recheck, uncommitted_addresses
 from lakegc_assets.mark.addresses_on_hold import on_hold_producer
 from lakegc_assets.mark.earlier_references import ADDRESS_PARTS
-from lakegc_assets.mark.keep_facts import KeepFacts, facts_for_addresses
-from lakegc_assets.mark.restaged_content import PASSES, facts_from_probes
+from lakegc_assets.mark.keep_evidence import KeepEvidence, evidence_at_addresses
+from lakegc_assets.mark.restaged_content import PASSES, evidence_from_probes
 from lakegc_assets.queries.grouping import combined
 from lakegc_assets.queries.history import History
 from lakegc_assets.queries.range_groups import (
@@ -46,7 +46,7 @@ from lakegc_assets.rules.current_listing import current_listing
 from lakegc_assets.rules.expiry_reasons import sorted_verdicts
 from lakegc_assets.rules.garbage import UNCOMMITTED
 from lakegc_assets.rules.holds import NamedCommit, PathHolds, prefixes_of
-from lakegc_assets.rules.keep_reasons import Attribution, KeepReason
+from lakegc_assets.rules.keep_reasons import Decide, KeepReason
 from lakegc_assets.rules.retention import Verdict
 from lakegc_assets.rules.what_if import (
     FREED,
@@ -157,7 +157,7 @@ def check_variants(history: History, variants: Sequence[Variant]) -> None:
 
 def refuse_unknown_branch(history: History, branch: str, branches: Collection[str]) -> None:
     if branch not in branches:
-        hint = did_you_mean(branch, branches) or "A branch that is newer needs a new mark."
+        hint = did_you_mean(branch, branches) or "If the branch is newer than the mark, make a new mark."
         raise WrongUsage(
             f"mark {history.record.mark_id} of {history.record.repository} found no branch '{branch}'. {hint}"
         )
@@ -181,17 +181,17 @@ class Comparison:
         groups, decided = grouped_ranges(by_range)
         listings = tuple((mark.record.start, folders_of(mark)) for mark in history.marks)
         grain, sizes = run.store.capabilities.time_resolution, sizes_at_heads(history)
-        reasons = self.reason_facts(pairs)
+        evidence = self.evidence(pairs)
         inputs = [
             *listing_inputs(history),
             *self.range_inputs(pairs, groups, live=live_in_any(by_range)),
             Input.of_addresses(UNCOMMITTED, run.place, uncommitted_addresses.datasets(run), ADDRESSES),
             *attributed_inputs(history),
             *removed_inputs(run.place, since=history.marks[-1].record.start),
-            *(source for facts in reasons.values() for source in facts.inputs),
+            *(source for one in evidence.values() for source in one.inputs),
         ]
         with_reasons = [
-            replace(one, reasons=self.attributions(variant, reasons))
+            replace(one, reasons=self.decisions(variant, evidence))
             for one, variant in zip(decided, self.variants, strict=True)
         ]
 
@@ -207,8 +207,8 @@ class Comparison:
     # --- commits and ranges -----------------------------------------------------------------------------------------
 
     def ranges_of_commits(self) -> pa.Table:
-        """The ranges (METARANGE_RANGES) of all commits that the mark or a variant retains. Those that the mark retained
-        were recorded; of the others, the store has the immutable tables."""
+        """The ranges (METARANGE_RANGES) of all commits that the mark or a variant retains. Those of the commits that
+        the mark retained were recorded; for the others, the immutable tables in the store are read."""
         recorded = self.history.verdicts
         metaranges = set(recorded.filter(recorded["retained"])["metarange_id"].to_pylist())
         metaranges |= {one.metarange_id for verdicts in self.verdicts for one in verdicts if one.retained}
@@ -272,30 +272,30 @@ class Comparison:
         holds = (*self.history.holds, *(hold for variant in self.variants for hold in variant.holds))
         return PathHolds(tuple((pattern, pattern) for pattern in sorted(path_patterns(holds))))
 
-    def reason_facts(self, pairs: pa.Table) -> Mapping[KeepReason, KeepFacts]:
-        """What the mark looked up for each reason, except holds by prefix. Paths on hold are looked up in the store's
-        tables."""
+    def evidence(self, pairs: pa.Table) -> Mapping[KeepReason, KeepEvidence]:
+        """What the mark looked up for each reason, except for holds by prefix. Paths on hold are looked up in the
+        store's tables."""
         run, mark = self.history.run, self.history.mark
         probed = parts_of(mark, ((EXPIRED_SET, part) for parts in PASSES for part in parts))
         unclear = bool(self.history.record.step(EXPIRED_SET).facts.get("unclear"))
         hold = keep_reasons.HOLD
         return {
-            keep_reasons.OTHER_REPOSITORY: facts_for_addresses(
+            keep_reasons.OTHER_REPOSITORY: evidence_at_addresses(
                 keep_reasons.OTHER_REPOSITORY, run.place, parts_of(mark, ADDRESS_PARTS), ADDRESSES
             ),
-            keep_reasons.BRANCH: facts_from_probes(run, probed, unclear=unclear),
-            keep_reasons.MEANWHILE: facts_for_addresses(
+            keep_reasons.BRANCH: evidence_from_probes(run, probed, unclear=unclear),
+            keep_reasons.MEANWHILE: evidence_at_addresses(
                 keep_reasons.MEANWHILE, run.place, parts_of(mark, AT_THE_END), ADDRESSES
             ),
-            hold: KeepFacts(keep_reasons.on_hold(hold.name, ()), (self.paths_on_hold(pairs),)),
+            hold: KeepEvidence(keep_reasons.on_hold(hold.name, ()), (self.paths_on_hold(pairs),)),
         }
 
-    def attributions(
-        self, variant: Variant, facts: Mapping[KeepReason, KeepFacts]
-    ) -> list[tuple[KeepReason, Attribution]]:
+    def decisions(
+        self, variant: Variant, evidence: Mapping[KeepReason, KeepEvidence]
+    ) -> list[tuple[KeepReason, Decide]]:
         """The reasons with the variant's own holds, and without what its dropped branches serve."""
         holds, repository = (*self.history.holds, *variant.holds), self.history.run.partition.repository
-        by_reason = {reason: one.attribution for reason, one in facts.items()}
+        by_reason = {reason: one.decide for reason, one in evidence.items()}
         by_reason[keep_reasons.HOLD] = on_hold_by(holds)
         if variant.dropped:
             served = by_reason[keep_reasons.BRANCH]
@@ -349,32 +349,32 @@ def verdicts_of(history: History, variant: Variant, tags: Collection[NamedCommit
     heads = [(branch, commit_id) for branch, commit_id in history.heads if branch not in variant.dropped]
     holds = (*history.holds, *variant.holds)
     wanted = history.tags | set(tags) if any(isinstance(hold, TagHold) for hold in variant.holds) else history.tags
-    return history.decided(heads=heads, tags=wanted, rules=variant.rules, holds=holds)
+    return history.verdicts_with(heads=heads, tags=wanted, rules=variant.rules, holds=holds)
 
 
 def path_patterns(holds: Iterable[Hold]) -> set[str]:
     return {hold.paths for hold in holds if isinstance(hold, PathHold)}
 
 
-def on_hold_by(holds: Iterable[Hold]) -> Attribution:
-    """An attribution that keeps the objects at paths and prefixes on hold by these holds."""
+def on_hold_by(holds: Iterable[Hold]) -> Decide:
+    """A decision that keeps the objects at paths and prefixes on hold by these holds."""
     name, all_holds = keep_reasons.HOLD.name, tuple(holds)
-    decide = keep_reasons.on_hold(name, prefixes_of(all_holds))
+    by_mark = keep_reasons.on_hold(name, prefixes_of(all_holds))
     patterns = pa.array(sorted(path_patterns(all_holds)), pa.string())
 
-    def attribution(objects: pa.Table, rows: Mapping[str, pa.Table]) -> keep_reasons.Column:
-        return decide(objects, {name: rows[name].filter(pc.is_in(rows[name]["hold"], value_set=patterns))})
+    def decide(objects: pa.Table, rows: Mapping[str, pa.Table]) -> keep_reasons.Column:
+        return by_mark(objects, {name: rows[name].filter(pc.is_in(rows[name]["hold"], value_set=patterns))})
 
-    return attribution
+    return decide
 
 
-def served_by_others(served: Attribution, repository: str, dropped: Collection[str]) -> Attribution:
-    """The attribution of objects that branches serve, without these branches of this repository."""
+def served_by_others(served: Decide, repository: str, dropped: Collection[str]) -> Decide:
+    """A decision that keeps the objects that branches serve, ignoring these branches of this repository."""
     name, branches = keep_reasons.BRANCH.name, pa.array(sorted(dropped), pa.string())
 
-    def attribution(objects: pa.Table, rows: Mapping[str, pa.Table]) -> keep_reasons.Column:
+    def decide(objects: pa.Table, rows: Mapping[str, pa.Table]) -> keep_reasons.Column:
         found = rows[name]
         is_dropped = pc.and_(pc.equal(found["repository"], repository), pc.is_in(found["branch"], value_set=branches))
         return served(objects, {name: found.filter(pc.invert(is_dropped))})
 
-    return attribution
+    return decide

@@ -36,7 +36,7 @@ EXPLANATIONS = pa.schema(
 
 @dataclass(frozen=True)
 class Explanation:
-    """The answer about a path or an address.
+    """The explanation of a path or an address.
 
     `rows` are EXPLANATIONS: one for the address, or one for each address that the path has or had. `path` is None for
     an address. `unreadable` are the marks whose sweeps' outcomes are unknown, each with the reason.
@@ -56,7 +56,7 @@ def explain_name(history: History, name: str, *, is_path: bool = False, is_addre
     Raises `WrongUsage` if it is both in a commit and an address, `NotFound` if it is neither.
     """
     if is_path and is_address:
-        raise WrongUsage("--path and --address exclude each other")
+        raise WrongUsage("--path and --address are mutually exclusive: pass only one of them")
     if name.startswith(LAKEFS):
         return explain_name(history, path_in(history, name), is_path=True)
     if not is_path and SCHEME in name:
@@ -107,9 +107,10 @@ def explain_address(
 ) -> Explanation | None:
     """Explain an address; None if nothing is known about it: neither the mark, nor a sweep, nor the store has it.
 
-    If it is certain that the name is an address, one that is never collected is explained in any case.
+    If `is_certain`, the name is an address, so one that is never collected is explained even if nothing is known about
+    it.
     """
-    rows, swept = facts_about(history, [key] if is_inside else [])
+    rows, swept = explained_with_sweeps(history, [key] if is_inside else [])
     if not is_inside:
         return Explanation(history, key, None, with_details(history, outside_rows([key]), swept, []), swept.unreadable)
     (row,) = rows.to_pylist()
@@ -141,7 +142,7 @@ def is_stored(history: History, key: str) -> bool:
 def unknown_address(history: History, key: str) -> str:
     return (
         f"there is no object at {history.place.namespace.uri}/{key}, and no mark or sweep of "
-        f"{history.repository} has it. Addresses are case-sensitive keys such as data/…; to ask about a path in "
+        f"{history.repository} has it. Addresses are case-sensitive keys such as data/…; to explain a path in "
         "lakeFS, add --path"
     )
 
@@ -155,14 +156,14 @@ def explain_path(history: History, path: str, committed: pa.Table, served: Mappi
         raise NotFound(
             f"no commit that mark {history.record.mark_id} of {history.repository} knew has '{path}', and no "
             "branch serves it. Paths are case-sensitive and have no leading slash. If it was overwritten before it was "
-            "committed, its path isn't recorded anywhere: ask about its address"
+            "committed, its path isn't recorded anywhere: explain its address instead"
         )
     inside = committed.filter(committed["inside"])["address"].to_pylist()
     located = [(address, SCHEME not in address) for address in served.values()]
     keys = list(dict.fromkeys([*(address for address, is_key in located if is_key), *inside]))
     others = [*(address for address, is_key in located if not is_key)]
     others += committed.filter(pc.invert(committed["inside"]))["address"].to_pylist()
-    rows, swept = facts_about(history, keys)
+    rows, swept = explained_with_sweeps(history, keys)
     rows = pa.concat_tables([rows, outside_rows(dict.fromkeys(others))])
     by_branch = {address: [name for name in served if served[name] == address] for address in served.values()}
     details = with_details(history, rows, swept, [committed], by_branch)
@@ -172,9 +173,9 @@ def explain_path(history: History, path: str, committed: pa.Table, served: Mappi
 # --- rows -----------------------------------------------------------------------------------------------------------
 
 
-def facts_about(history: History, keys: Iterable[str]) -> tuple[pa.Table, SweepOutcomes]:
-    """What the mark decided about these keys (EXPLAINED), and what sweeps did with them. Objects that are gone have the
-    expiry reason of the mark that was swept."""
+def explained_with_sweeps(history: History, keys: Iterable[str]) -> tuple[pa.Table, SweepOutcomes]:
+    """What the mark decided about these keys (EXPLAINED), and what sweeps did with their objects. Objects that are gone
+    have the expiry reason from the mark that was swept."""
     addresses = pa.array(list(keys), pa.string())
     swept = outcomes_of(history.place, addresses)
     explained = explain_addresses(history, addresses)

@@ -1,4 +1,4 @@
-"""Co-group the rows of a query, in this process if they aren't too many: that takes less time than starting Spark."""
+"""Co-group the rows of a query, in this process if there aren't too many: that takes less time than starting Spark."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def combined(
 
 
 def selected_rows(source: Input, file: InputFile) -> pa.Table:
-    """The rows of a file that are grouped, verified, without redundant ones."""
+    """The verified rows of a file that are to be grouped, without redundant ones."""
     table = file.read()
     table = table if file.select is None else file.select(table)
     return table if source.reduce is None else source.reduce(table)

@@ -1,7 +1,7 @@
 """What a finished mark recorded about its repository: the basis of every query.
 
-Queries read only the files of marks and the repository's immutable tables. They ask the server for the repository's
-location and nothing else, unless a query says so.
+Queries read only the files of marks and the repository's immutable tables. They request nothing from the server but the
+repository's location, unless a query says otherwise.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class History:
 
     @property
     def repository(self) -> str:
-        """The repository's name, as commands take it and the server is asked for it."""
+        """The repository's name, as in commands and in requests to the server."""
         return self.run.partition.repository
 
     @property
@@ -153,7 +153,7 @@ class History:
             )
         return holds_that_apply(current.holds, self.record.server_now)
 
-    def decided(
+    def verdicts_with(
         self,
         *,
         heads: Collection[tuple[str, str]] | None = None,
@@ -161,8 +161,8 @@ class History:
         rules: Rules | Recorded | None = Recorded.RULES,
         holds: Iterable[Hold] | None = None,
     ) -> list[Verdict]:
-        """The verdict on every commit, sorted by id, if these were the heads, tags, rules and holds at the time of the
-        mark; those of the mark by default.
+        """The verdict on every commit, sorted by id, if the repository had had these heads, tags, rules and holds at
+        the time of the mark; by default, those that the mark recorded.
 
         Commits that only the server's list retained stay retained, because lakegc doesn't know why the server lists
         them.
@@ -231,14 +231,14 @@ class History:
 
     @cached_property
     def live_ranges(self) -> Mapping[int, dict[str, object]]:
-        """The ranges that counted as committed in the mark (rows of RANGE_REFS), by the number that datasets of
-        RANGE_ADDRESSES have."""
+        """The ranges that counted as committed in the mark (rows of RANGE_REFS), by the number that stands for the
+        range in datasets of RANGE_ADDRESSES."""
         return {range_number(row["range_id"]): row for row in rows_of(self.mark, RANGES, RANGE_REFS)}
 
     @property
     def address_datasets(self) -> list[Dataset]:
-        """The datasets with the addresses of every range that the marks read (RANGE_ADDRESSES), of ranges that are no
-        longer live, too."""
+        """The datasets with the addresses of every range that the marks read (RANGE_ADDRESSES), including ranges that
+        are no longer live."""
         return [mark.dataset(*ADDRESSES) for mark in self.marks]
 
     def addresses_in(self, name: str, ranges: Collection[int]) -> Input:
@@ -255,7 +255,7 @@ class History:
     @property
     def stored_datasets(self) -> list[Dataset]:
         """The datasets with the objects that the mark and its chain listed (STORED_OBJECTS), newest first. An object
-        may be in several of them, and those of earlier marks may be gone since."""
+        may be in several of them, and objects that only earlier marks listed may have been deleted since then."""
         return [dataset for mark in self.marks for dataset in listed_objects.datasets(self.reading(mark))]
 
     def stored(self, name: str) -> Input:
@@ -273,7 +273,7 @@ class History:
                 f"mark {self.record.mark_id} of {self.repository} doesn't know every commit and object, which "
                 f"{query} needs: its scope is {self.record.scope}, and the commit graph "
                 f"{'was' if self.run.mark.record.step('retained_commits').facts['graph'] else 'could not be'} read. "
-                f"Make a mark of the scope {Scope.UNIFIED} with credentials that may dump references."
+                f"Make a mark of the scope {Scope.UNIFIED} with credentials that are permitted to dump references."
             )
 
 

@@ -37,7 +37,7 @@ from spark_resources.stores.prefetch import fetch_in_parallel
 
 METARANGES_ON_DRIVER = 10_000  # more are read by the executors
 ENTRIES_ON_DRIVER = 5_000_000
-MAX_BRANCHES = 50  # branches that are asked which object they serve
+MAX_BRANCHES = 50  # branches that are probed for the object that they serve
 COLUMNS = ("path", "address", "address_type")
 
 ENTRIES = pa.schema(
@@ -165,13 +165,13 @@ def around(ranges: pa.Table, key: bytes) -> pa.Table:
 def served_now(history: History, path: str) -> dict[str, str]:
     """The address that each branch serves at this path now: a key of the namespace, or a full address outside it.
 
-    Asks the server once for each branch, for the first MAX_BRANCHES of them by name. Leaves out those that serve
+    Sends one request to the server for each of the first MAX_BRANCHES branches, by name. Leaves out those that serve
     nothing there.
     """
     lakefs, repository = history.run.lakefs, history.repository
     namespace = history.place.namespace
 
-    def ask(branch: str) -> tuple[str, str | None]:
+    def address_on(branch: str) -> tuple[str, str | None]:
         try:
             served = lakefs.stat(repository, branch, path)
         except NotFound:  # deleted in the meantime
@@ -182,4 +182,4 @@ def served_now(history: History, path: str) -> dict[str, str]:
         return branch, key if where is Location.INSIDE else served.physical_address
 
     branches = sorted(lakefs.branches(repository))[:MAX_BRANCHES]
-    return {branch: address for branch, address in fetch_in_parallel(branches, ask) if address is not None}
+    return {branch: address for branch, address in fetch_in_parallel(branches, address_on) if address is not None}

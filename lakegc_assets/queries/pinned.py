@@ -1,8 +1,8 @@
-"""What each branch, tag on hold and commit keeps alone: the objects that would be garbage without it.
+"""What each branch, tag on hold and commit alone keeps: the objects that would be garbage without it.
 
-First on commits and ranges, which fit into one process: which commits would be lost without a branch, and which ranges
-only lost commits have. Then on addresses, of which there are millions: all rows of an address are co-grouped, and it is
-pinned if every range with it is pinned by the same branch, tag or commit.
+Commits and ranges come first, because they fit into one process: which commits would be lost without a branch, and
+which ranges only lost commits have. Addresses, of which there are millions, come second: all rows of an address are
+co-grouped, and it is pinned if every range that contains it is pinned by the same branch, tag or commit.
 """
 
 from __future__ import annotations
@@ -53,18 +53,18 @@ PINS = pa.schema(
         pa.field("commit_id", pa.string(), nullable=False),  # the branch's head, or the tag's commit
         pa.field("created", COMMIT_VERDICTS.field("created").type),  # date of that commit, set by its client
         pa.field("message", pa.string()),
-        pa.field("stale", pa.bool_(), nullable=False),  # a branch whose own rule would have let its head go
+        pa.field("stale", pa.bool_(), nullable=False),  # a branch whose own rule would have expired its head
     ]
 )
 
 
 def pins_of(history: History) -> pa.Table:
-    """What each branch, tag on hold and commit of the mark keeps alone (PINS): stale branches first, then branches,
+    """What each branch, tag on hold and commit of the mark alone keeps (PINS): stale branches first, then branches,
     tags and commits, each by bytes, largest first. Branches and tags that pin nothing are included, commits aren't.
 
-    Says what the next mark would find garbage without it, whatever its age, if nothing else changed. Staged objects,
-    those on hold by path or prefix, and those that other repositories have stay kept. Path probes aren't repeated: the
-    next mark may find that another branch serves some of the objects.
+    These are the objects that the next mark would consider garbage without it, regardless of their age, if nothing else
+    changed. Staged objects, those on hold by path or prefix, and those that other repositories refer to stay kept. Path
+    probes aren't repeated: the next mark may find that another branch serves some of the objects.
     """
     history.refuse_unless_complete("'lakegc pins'")
     pins = Pins(history)
@@ -121,14 +121,16 @@ class Pins:
     def _branches(self) -> list[Pin]:
         named = self._named_by_branch()
         children = main_children(self.history.commits.values())
-        moves_holds = any(isinstance(hold, BranchHold) for hold in self.history.holds)
+        has_branch_holds = any(isinstance(hold, BranchHold) for hold in self.history.holds)
         now, rules = self.history.record.server_now, self.history.record.rules
 
         def lost_without(branch: str) -> frozenset[str]:
             others = frozenset(pair for pair in self.history.heads if pair[0] != branch)
-            if moves_holds:
-                again = {verdict.commit_id for verdict in self.history.decided(heads=others) if verdict.retained}
-                return self.retained - again
+            if has_branch_holds:
+                still_retained = {
+                    verdict.commit_id for verdict in self.history.verdicts_with(heads=others) if verdict.retained
+                }
+                return self.retained - still_retained
             by_rules = kept_only_by_branch(
                 named.get(branch, ()), self.history.commits, children, others, rules, now=now
             )
@@ -231,16 +233,18 @@ ADDRESS_PINS = pa.schema(
 """The smallest and the largest pin, of each kind, of the ranges that have an address."""
 SIZES = pa.schema([ADDRESSES.field("address"), pa.field("size", pa.int64(), nullable=False)])
 AMOUNTS = pa.schema([pa.field(name, pa.int64(), nullable=False) for name in ("pin", "objects", "bytes")])
-PINNED, NOT_PINNED, HELD = "pinned", "not_pinned", "held"
+PINNED, NOT_PINNED, ON_HOLD = "pinned", "not_pinned", "on_hold"
 
 
 def amounts_by_pin(pins: Pins) -> pa.Table:
-    """The objects and bytes that each pin keeps alone (AMOUNTS), leaving out those that keep nothing."""
+    """The objects and bytes that each pin alone keeps (AMOUNTS), leaving out those that keep nothing."""
     history, prefixes = pins.history, prefixes_of(pins.history.holds)
 
     def combine(rows: GroupedRows, _: TaskReport) -> pa.Table:
         addresses = bounds_of_addresses(rows[PINNED])
-        kept = pc.or_(*(pc.is_in(addresses["address"], value_set=rows[name]["address"]) for name in (NOT_PINNED, HELD)))
+        kept = pc.or_(
+            *(pc.is_in(addresses["address"], value_set=rows[name]["address"]) for name in (NOT_PINNED, ON_HOLD))
+        )
         kept = pc.or_(kept, have_dot_segments(addresses["address"]))
         for _hold, prefix in prefixes:
             kept = pc.or_(kept, pc.starts_with(addresses["address"], prefix))
@@ -252,7 +256,7 @@ def amounts_by_pin(pins: Pins) -> pa.Table:
     with Persisted() as persist:
         inputs = [
             *address_inputs(pins, persist),
-            *held_paths(pins, persist),
+            *paths_on_hold(pins, persist),
             stored_sizes(history),
             kept_otherwise(history),
         ]
@@ -320,7 +324,7 @@ def stored_sizes(history: History) -> Input:
 
 
 def kept_otherwise(history: History) -> Input:
-    """The addresses that something else than a commit of this repository keeps (ADDRESSES)."""
+    """The addresses that something other than a commit of this repository keeps (ADDRESSES)."""
     mark, meanwhile = history.mark, (recheck.STAGED_PART, recheck.DIFFS_PART)
     parts = [*ADDRESS_PARTS, *((recheck.ASSET, part) for part in meanwhile)]
     datasets = [mark.dataset(asset, part) for asset, part in parts if part in mark.record.step(asset).datasets]
@@ -328,7 +332,7 @@ def kept_otherwise(history: History) -> Input:
     return Input.of_addresses(NOT_PINNED, history.place, [*staged, *datasets], ADDRESSES)
 
 
-def held_paths(pins: Pins, persist: Persisted) -> list[Input]:
+def paths_on_hold(pins: Pins, persist: Persisted) -> list[Input]:
     """The addresses at paths on hold, in ranges of retained and of expired commits (ADDRESSES)."""
     history, paths = pins.history, PathHolds.of(pins.history.holds)
     ids = pa.array([hold_id for hold_id, _ in paths.patterns], pa.string())
@@ -337,7 +341,7 @@ def held_paths(pins: Pins, persist: Persisted) -> list[Input]:
         return distinct_addresses(table.filter(pc.is_in(table["hold"], value_set=ids)))
 
     recorded = history.mark.dataset(addresses_on_hold.ASSET, addresses_on_hold.ADDRESSES_PART)
-    expired = Input.selected(HELD, history.place, [recorded], ADDRESSES_ON_HOLD, ADDRESSES, select)
+    expired = Input.selected(ON_HOLD, history.place, [recorded], ADDRESSES_ON_HOLD, ADDRESSES, select)
     if not paths.patterns:
         return [expired]
     refs = pins.kept_ranges.select(RANGE_REFS.names).to_pylist()
@@ -350,4 +354,4 @@ def held_paths(pins: Pins, persist: Persisted) -> list[Input]:
 
     tasks = range_tasks(history.run.spark, pa.Table.from_pylist(matching, schema=RANGES_ON_HOLD))
     rows = persist(mapped(tasks, step, ADDRESSES))
-    return [expired, Input.of_rows(HELD, rows, ADDRESSES, count_of(rows), reduce=distinct_addresses)]
+    return [expired, Input.of_rows(ON_HOLD, rows, ADDRESSES, count_of(rows), reduce=distinct_addresses)]

@@ -1,4 +1,4 @@
-"""Groups of ranges about which all variants of a comparison decide alike."""
+"""Groups of ranges on which all variants of a comparison decide alike."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def live_in_any(decided: Sequence[Decided]) -> set[int]:
 
 
 def grouped_ranges(decided: Sequence[Decided]) -> tuple[pa.Table, list[Decided]]:
-    """The number of each range and its group (columns range and group), and what the variants decide about groups.
+    """The number of each range and its group (columns range and group), and what the variants decide on groups.
 
-    All variants decide alike about the ranges of a group, so an address in several of them is needed only once. Most
+    All variants decide alike on the ranges of a group, so an address in several of them is needed only once. Most
     ranges are retained by all variants, and versions of a range share most of their addresses.
     """
     is_live = [set(one.live.to_pylist()) for one in decided]

@@ -1,6 +1,6 @@
 """The reasons to keep an unreferenced object, each with its name and decision, in order.
 
-Marks and the re-verification of a sweep run the same list, `KEEP_REASONS`. Each reason decides from facts that were
+Marks and the re-verification of a sweep run the same list, `KEEP_REASONS`. Each reason decides from evidence that was
 looked up before (`mark/keep_lookups.py`). Pure: Arrow tables in, columns out; nothing here reads, writes or starts a
 job. When in doubt, objects are kept.
 """
@@ -18,7 +18,7 @@ from lakegc_assets.rules.garbage import first_of_each
 from spark_resources.model import HOLD_SEPARATOR, SERVED
 
 Column: TypeAlias = pa.Array | pa.ChunkedArray
-Attribution: TypeAlias = Callable[[pa.Table, Mapping[str, pa.Table]], Column]
+Decide: TypeAlias = Callable[[pa.Table, Mapping[str, pa.Table]], Column]
 """Maps objects (columns address and size) and the rows of each input, by its name, to the column `found` (text): the
 detail of a reason for each object that it keeps, null for the others."""
 
@@ -53,7 +53,7 @@ _KEPT_BY, _FOUND = "kept_by", "found"
 
 
 def decided(
-    objects: pa.Table, attributions: Sequence[tuple[KeepReason, Attribution]], rows: Mapping[str, pa.Table]
+    objects: pa.Table, decisions: Sequence[tuple[KeepReason, Decide]], rows: Mapping[str, pa.Table]
 ) -> pa.Table:
     """The objects (columns address, size and more) with columns `kept_by`, the name of the first reason that keeps each
     of them, and `found`; both are null if none does.
@@ -61,8 +61,8 @@ def decided(
     `rows` has all rows of these addresses in each input.
     """
     kept_by, details = (pa.chunked_array([pa.nulls(len(objects), pa.string())]) for _ in range(2))
-    for reason, attribution in attributions:
-        detail = attribution(objects, rows)
+    for reason, decide in decisions:
+        detail = decide(objects, rows)
         is_new = pc.and_(pc.is_null(kept_by), pc.is_valid(detail))
         kept_by = pc.if_else(is_new, reason.name, kept_by)
         details = pc.if_else(is_new, detail, details)
@@ -97,28 +97,27 @@ def sentences(decided_objects: pa.Table) -> Column:
     return text
 
 
-# --- the facts that each reason decides from ------------------------------------------------------------------------
+# --- how each reason decides ----------------------------------------------------------------------------------------
 
 INCONCLUSIVE_SIZES = pa.schema([SERVED.field("size"), SERVED.field("unclear")])
 """Sizes for which a path probe has no clear result, each once, with the reason."""
 
 
-def at_addresses(name: str) -> Attribution:
-    """An attribution that keeps the objects at the addresses in this input (column address, possibly with
-    duplicates)."""
+def at_addresses(name: str) -> Decide:
+    """A decision that keeps the objects at the addresses in this input (column address, possibly with duplicates)."""
 
-    def attribution(objects: pa.Table, rows: Mapping[str, pa.Table]) -> Column:
+    def decide(objects: pa.Table, rows: Mapping[str, pa.Table]) -> Column:
         is_among = pc.is_in(objects["address"], value_set=rows[name]["address"])
         return pc.if_else(is_among, "", pa.scalar(None, pa.string()))
 
-    return attribution
+    return decide
 
 
-def served(name: str, inconclusive: pa.Table) -> Attribution:
-    """An attribution that keeps the objects that a branch serves (rows of SERVED in this input), and those that a
-    branch may serve because a path probe for their size was inconclusive (`inconclusive`, INCONCLUSIVE_SIZES)."""
+def served(name: str, inconclusive: pa.Table) -> Decide:
+    """A decision that keeps the objects that a branch serves (rows of SERVED in this input), and those that a branch
+    may serve because a path probe for their size was inconclusive (`inconclusive`, INCONCLUSIVE_SIZES)."""
 
-    def attribution(objects: pa.Table, rows: Mapping[str, pa.Table]) -> Column:
+    def decide(objects: pa.Table, rows: Mapping[str, pa.Table]) -> Column:
         in_order = rows[name].sort_by([(column, "ascending") for column in ("address", "repository", "branch")])
         first = first_of_each(in_order, "address")
         serving = first.take(pc.index_in(objects["address"], value_set=first["address"]))
@@ -131,7 +130,7 @@ def served(name: str, inconclusive: pa.Table) -> Attribution:
         )
         return pc.coalesce(serves, may_serve)
 
-    return attribution
+    return decide
 
 
 def inconclusive_sizes(probed: pa.Table) -> pa.Table:
@@ -141,14 +140,14 @@ def inconclusive_sizes(probed: pa.Table) -> pa.Table:
     return by_size.select(["size", "unclear_min"]).rename_columns(INCONCLUSIVE_SIZES.names).cast(INCONCLUSIVE_SIZES)
 
 
-def on_hold(name: str, prefixes: Sequence[tuple[str, str]]) -> Attribution:
-    """An attribution that keeps objects on hold; `found` has the ids of all holds that keep an object, in order.
+def on_hold(name: str, prefixes: Sequence[tuple[str, str]]) -> Decide:
+    """A decision that keeps objects on hold; `found` has the ids of all holds that keep an object, in order.
 
     The rows of this input are ADDRESSES_ON_HOLD, possibly with duplicates; `prefixes` are pairs of hold id and
     physical prefix.
     """
 
-    def attribution(objects: pa.Table, rows: Mapping[str, pa.Table]) -> Column:
+    def decide(objects: pa.Table, rows: Mapping[str, pa.Table]) -> Column:
         addresses = objects["address"]
         pairs = rows[name].group_by(["address", "hold"], use_threads=False).aggregate([])
         by_address = pairs.group_by("address", use_threads=False).aggregate([("hold", "list")])
@@ -163,4 +162,4 @@ def on_hold(name: str, prefixes: Sequence[tuple[str, str]]) -> Attribution:
         hold_ids = pa.array([holds or None for holds in in_order], pa.string())
         return hold_ids.take(pc.index_in(joined, value_set=distinct))
 
-    return attribution
+    return decide

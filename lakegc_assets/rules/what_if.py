@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from lakegc_assets.rules import garbage, keep_reasons
 from lakegc_assets.rules.expiry_reasons import ATTRIBUTIONS, strongest_attributions
 from lakegc_assets.rules.garbage import COMMITTED, MAYBE_GONE, STORED, UNCOMMITTED
-from lakegc_assets.rules.keep_reasons import Attribution, KeepReason
+from lakegc_assets.rules.keep_reasons import Decide, KeepReason
 from spark_resources.model import ADDRESSES, EXPIRED_OBJECTS, STORED_OBJECTS
 
 RANGES, ATTRIBUTED, EXPIRED = "ranges", "attributed", "expired"
@@ -39,8 +39,8 @@ class Decided:
 
     `live` are the numbers of the ranges of retained commits, or of groups of such ranges. `verdicts` are
     `sorted_verdicts` of expired commits; `ranges` are other ranges or groups, and `positions` the position of the
-    verdict that retained each of them longest. `cutoff` is by the store's clock. `reasons` decide on what no list
-    references.
+    verdict that retained each of them longest. `cutoff` is by the store's clock. `reasons` decide on the objects that
+    no list references.
     """
 
     live: pa.Array
@@ -48,7 +48,7 @@ class Decided:
     ranges: pa.Array
     positions: pa.Array
     cutoff: datetime
-    reasons: Sequence[tuple[KeepReason, Attribution]]
+    reasons: Sequence[tuple[KeepReason, Decide]]
 
 
 def expired_objects(rows: Mapping[str, pa.Table], stored: pa.Table, variant: Decided, grain: timedelta) -> pa.Table:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from lakegc_assets.approval.verify_files import foreign_files
 from lakegc_assets.mark.context import Limits, MarkRun, Target
-from lakegc_assets.mark.keep_facts import OBJECTS
+from lakegc_assets.mark.keep_evidence import OBJECTS
 from lakegc_assets.progress import LogMessage
 from lakegc_assets.rules import sweep_outcomes
 from lakegc_assets.rules.sweep_outcomes import APPROVED

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakegc_assets.formatting import duration, plural
-from lakegc_assets.mark.keep_facts import OBJECTS
+from lakegc_assets.mark.keep_evidence import OBJECTS
 from lakegc_assets.progress import logging_progress
 from lakegc_assets.rules import sweep_outcomes
 from lakegc_assets.rules.delete_check import check_before_delete

@@ -26,7 +26,7 @@ def record_mark(place: Place, record: MarkRecord, log_warning: LogMessage) -> Hi
 
 
 def record_sweep(place: Place, mark_id: str, log_warning: LogMessage) -> History | None:
-    """Add what the sweep of a mark, and later purges of its quarantine, have freed by now, and return the history; None
+    """Add what the sweep of a mark, and later purges of its quarantine, have freed so far, and return the history; None
     if that failed. Callers must hold the namespace's lease."""
 
     def with_sweep(history: History) -> History:
@@ -47,13 +47,13 @@ def _update(place: Place, change: Callable[[History], History], log_warning: Log
         history = change(collected_history(place) if known is None else known)
         write_history(place, history)
         return history
-    except Exception as error:  # the run's own result is what counts
+    except Exception as error:  # the history must not make a successful run fail
         log_warning(f"The history of {place.namespace.uri}, which lakegc status shows, was not updated: {error}")
         return None
 
 
 def known_history(place: Place) -> History:
-    """The history of a namespace, for people. Where none was written, or it can't be used, it is collected from the
+    """The history of a namespace, for people. If none was written, or it can't be used, it is collected from the
     records of all marks, which takes longer."""
     try:
         known = read_history(place)
@@ -81,7 +81,8 @@ def collected_history(place: Place) -> History:
 
 
 def finished_sweep(report: Report, quarantine: Quarantine) -> FinishedSweep:
-    """What a sweep has freed by now. Of a partly purged quarantine, the bytes aren't known and don't count."""
+    """What a sweep has freed so far. For a partly purged quarantine, the purged objects count, but their bytes don't,
+    because they aren't known."""
     freed = (Outcome.DELETED.value, Outcome.PURGED.value)
     objects, size = (sum(counts.get(name, 0) for name in freed) for counts in (report.objects, report.sizes))
     purged_later = quarantine.purged - report.objects.get(Outcome.PURGED.value, 0)

@@ -26,7 +26,7 @@ MAX_COLUMNS = 60
 LATE = "came_to_life_too_late"
 """The metadata entry with the number of objects that became live while they were being deleted, if there are any."""
 OBJECTS = "objects."
-"""How the names of metadata entries with the number of objects of an outcome begin."""
+"""The prefix of the names of metadata entries with the number of objects by outcome."""
 OUTCOMES = {
     Outcome.DELETED.value: "deleted: the space is free",
     Outcome.QUARANTINED.value: "moved to quarantine: can be restored, and still takes space",

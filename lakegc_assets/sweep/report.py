@@ -11,7 +11,7 @@ import pyarrow as pa
 from typing_extensions import TypedDict
 
 from lakegc_assets.formatting import plural
-from lakegc_assets.mark.keep_facts import OBJECTS
+from lakegc_assets.mark.keep_evidence import OBJECTS
 from lakegc_assets.rules import sweep_outcomes
 from lakegc_assets.sweep.context import RESCUED, SWEEP_RECEIPTS, UNDONE, Reverification, SweepRun
 from lakegc_assets.sweep.delete_rounds import Tally

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from lakegc_assets.backup.manifest import Backup
 from lakegc_assets.backup.usable_backup import find_required_backup, listed_with_copies, split_by_backup
-from lakegc_assets.mark.keep_facts import OBJECTS
+from lakegc_assets.mark.keep_evidence import OBJECTS
 from lakegc_assets.rules.sweep_outcomes import APPROVED
 from lakegc_assets.sweep.context import SweepRun
 from lakegc_assets.sweep.delete_rounds import pending_objects

@@ -23,7 +23,7 @@ from lakegc_assets.mark import (
     uncommitted_addresses,
 )
 from lakegc_assets.mark.context import Clocks, MarkRun, ReleasedRepositories, StepNotes, read_clocks, step
-from lakegc_assets.mark.keep_facts import OBJECTS, UndecidedObjects, attributions_of, facts_for_addresses, inputs_of
+from lakegc_assets.mark.keep_evidence import OBJECTS, UndecidedObjects, decisions_of, evidence_at_addresses, inputs_of
 from lakegc_assets.mark.mark_chain import MarkChain
 from lakegc_assets.mark.reading_order import read_references
 from lakegc_assets.rules import keep_reasons
@@ -130,7 +130,7 @@ def refuse_missing_holds(approved: MarkRecord, holds: Holds, at_approval: Collec
     """Raise `Refused` if the settings lack a hold that they had when the mark was made, or when a foreign mark was
     approved, for example because this process doesn't read the same fleet file.
 
-    It might cover what was tagged or renamed since. No hold was applied to a foreign mark before.
+    The hold might cover what was tagged or renamed since then. A foreign mark was made without any hold.
     """
     made = "approved" if at_approval else "made"
     if missing := sorted({*approved.holds.get("configured", ()), *at_approval} - set(holds.ids)):
@@ -169,19 +169,19 @@ def write_rescued(run: MarkRun, notes: StepNotes, candidates: Grouped) -> Datase
     """Write RESCUED: the candidates that must be kept now, and why."""
     objects = UndecidedObjects(run, candidates, CANDIDATES, with_sizes)
     notes.facts["unreferenced"] = candidates.count
-    facts = {
-        STAGED: facts_for_addresses(STAGED, run.place, uncommitted_addresses.datasets(run), ADDRESSES),
-        COMMITTED: facts_for_addresses(COMMITTED, run.place, committed_addresses.live_datasets(run), RANGE_ADDRESSES),
+    evidence = {
+        STAGED: evidence_at_addresses(STAGED, run.place, uncommitted_addresses.datasets(run), ADDRESSES),
+        COMMITTED: evidence_at_addresses(COMMITTED, run.place, committed_addresses.live_datasets(run), RANGE_ADDRESSES),
         **keep_lookups.look_up(run, notes, objects, MarkChain.of_full(run)),
     }
-    reasons = attributions_of(facts)
+    decisions = decisions_of(evidence)
 
     def combine(rows: GroupedRows, _: TaskReport) -> pa.Table:
-        kept = keep_reasons.kept(keep_reasons.decided(with_sizes(rows[OBJECTS]), reasons, rows))
+        kept = keep_reasons.kept(keep_reasons.decided(with_sizes(rows[OBJECTS]), decisions, rows))
         return kept.append_column("why", keep_reasons.sentences(kept)).select(RESCUED.names)
 
     output = parquet_output(run.mark.folder(expired_set.ASSET, RESCUED_PART), RESCUED)
-    inputs = [candidates.as_input(OBJECTS, CANDIDATES), *inputs_of(facts)]
+    inputs = [candidates.as_input(OBJECTS, CANDIDATES), *inputs_of(evidence)]
     (dataset,), _ = shuffle(run.spark, inputs).write(combine, run.place, [output])
     notes.add_dataset(dataset, RESCUED_PART)
     notes.facts["rescued"] = dataset.rows

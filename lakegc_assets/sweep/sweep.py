@@ -18,7 +18,7 @@ from datetime import datetime
 
 import pyarrow as pa
 
-from lakegc_assets.mark.keep_facts import OBJECTS
+from lakegc_assets.mark.keep_evidence import OBJECTS
 from lakegc_assets.rules import sweep_outcomes
 from lakegc_assets.sweep.context import SWEEP_RECEIPTS, UNDONE, Reverification, SweepRun
 from lakegc_assets.sweep.foreign_marks import record_approval_used, record_stored_objects, refuse_revoked

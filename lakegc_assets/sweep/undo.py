@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from lakegc_assets.mark.keep_facts import OBJECTS
+from lakegc_assets.mark.keep_evidence import OBJECTS
 from lakegc_assets.rules import sweep_outcomes
 from lakegc_assets.sweep.context import INTENDED, SWEEP_RECEIPTS, UNDONE, SweepRun
 from lakegc_assets.sweep.delete_rounds import (
@@ -71,8 +71,8 @@ def undo(run: SweepRun) -> Tally:
 
 
 def purge(run: SweepRun) -> Tally:
-    """Permanently delete quarantined objects, after another re-verification. Objects that are live by then are
-    restored.
+    """Permanently delete quarantined objects, after another re-verification. Objects that have become live are restored
+    instead.
 
     Stray copies, whose originals were never deleted, are purged in the same way.
     """

@@ -130,7 +130,7 @@ def test_a_name_that_is_both_a_path_and_an_address_has_to_be_qualified(asked: As
     [
         (("never/was",), 1, ("no commit that mark m1 of asked knew has 'never/was'", "case-sensitive")),
         (("data/never/was", "--address"), 1, ("there is no object at local://asked/data/never/was", "--path")),
-        (("a", "--path", "--address"), 2, ("exclude each other",)),
+        (("a", "--path", "--address"), 2, ("mutually exclusive",)),
         (("a", "--mark", "m0"), 1, ("there is no mark m0", "lakegc status")),
         (("lakefs://another/main/a",), 2, ("is not a path of asked", "lakefs://REPOSITORY/BRANCH/PATH")),
     ],

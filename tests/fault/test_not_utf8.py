@@ -83,7 +83,7 @@ def test_all_changes_after_a_non_utf8_path_are_read(lake: Lake) -> None:
 
     with (
         mock.patch("spark_resources.lakefs.client.MAX_PAGE_SIZE", 3),
-        mock.patch("lakegc_assets.mark.path_probes.PATHS_AT_ONCE", 3),
+        mock.patch("lakegc_assets.mark.path_probes.PATHS_PER_BATCH", 3),
     ):
         addresses = set(staged_addresses(lakefs, lake.name, "main"))
 

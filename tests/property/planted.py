@@ -95,7 +95,7 @@ FAULTS: Mapping[str, tuple[Edit, ...]] = {
     "same bytes": (
         Edit(
             "lakegc_assets/mark/restaged_content.py",
-            '    return facts_from_probes(run, probed, unclear=bool(facts["unclear"])) if probed else None\n',
+            '    return evidence_from_probes(run, probed, unclear=bool(facts["unclear"])) if probed else None\n',
             "    return None\n",
         ),
     ),

@@ -44,7 +44,9 @@ def test_explanations_of_all_addresses_of_a_recorded_repository_are_true(
         history = history_of(settings, mark)
         verdicts = history.verdicts.to_pylist()
         rows = explain_addresses(history, pa.array(sorted(live | recording.listing.keys()))).to_pylist()
-        again = {verdict.commit_id: (verdict.retained, verdict.branch, verdict.until) for verdict in history.decided()}
+        again = {
+            verdict.commit_id: (verdict.retained, verdict.branch, verdict.until) for verdict in history.verdicts_with()
+        }
 
     assert {row["address"] for row in rows} == live | recording.listing.keys()
     assert {row["address"] for row in rows if row["decision"] == Decision.EXPIRED} == recording.expired()

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pyarrow as pa
 
 from lakegc_assets.mark.context import Limits, Target
-from lakegc_assets.mark.keep_facts import OBJECTS
+from lakegc_assets.mark.keep_evidence import OBJECTS
 from lakegc_assets.rules import sweep_outcomes
 from lakegc_assets.rules.sweep_outcomes import APPROVED
 from lakegc_assets.sweep.context import SweepLimits, SweepRun, Verified

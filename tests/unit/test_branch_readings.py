@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from lakegc_assets.mark.path_probes import PATHS_AT_ONCE
+from lakegc_assets.mark.path_probes import PATHS_PER_BATCH
 from lakegc_assets.mark.uncommitted_readings import (
     MAX_TRIES,
     NO_LIST,
@@ -88,16 +88,18 @@ def paths(count: int) -> list[str]:
 def test_the_address_at_each_added_or_changed_path_is_staged() -> None:
     """Every address is read, even if there are more paths than are probed at once. A path that was removed or isn't
     served any more has no address."""
-    changes = dict.fromkeys(paths(2 * PATHS_AT_ONCE + 7), "added") | {
+    changes = dict.fromkeys(paths(2 * PATHS_PER_BATCH + 7), "added") | {
         "changed": "changed",
         "removed": "removed",
         "gone": "added",
     }
-    served = {path: f"address of {path}" for path in [*paths(2 * PATHS_AT_ONCE + 7), "changed", "removed", "unchanged"]}
+    served = {
+        path: f"address of {path}" for path in [*paths(2 * PATHS_PER_BATCH + 7), "changed", "removed", "unchanged"]
+    }
 
     addresses = staged(Branch(changes, served))
 
-    assert addresses == sorted(f"address of {path}" for path in [*paths(2 * PATHS_AT_ONCE + 7), "changed"])
+    assert addresses == sorted(f"address of {path}" for path in [*paths(2 * PATHS_PER_BATCH + 7), "changed"])
 
 
 def test_a_changed_path_that_is_not_utf8_stands_for_every_path_that_it_may_be() -> None:

@@ -16,7 +16,7 @@ from lakegc_assets.rules.keep_reasons import (
     HOLD,
     INCONCLUSIVE_SIZES,
     OTHER_REPOSITORY,
-    Attribution,
+    Decide,
     KeepReason,
     decided,
     inconclusive_sizes,
@@ -48,7 +48,7 @@ def decisions(rows: pa.Table) -> list[tuple[str, str | None, str | None]]:
 
 def test_the_first_reason_that_keeps_an_object_is_reported() -> None:
     """Later reasons don't change that. An address that is found several times stays one row."""
-    reasons: list[tuple[KeepReason, Attribution]] = [
+    reasons: list[tuple[KeepReason, Decide]] = [
         (COMMITTED, keep_reasons.at_addresses("ranges")),
         (OTHER_REPOSITORY, keep_reasons.at_addresses("elsewhere")),
         (HOLD, keep_reasons.on_hold("held", [("h", "b")])),

@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lakegc_assets.mark.path_probes import (
-    PATHS_AT_ONCE,
+    PATHS_PER_BATCH,
     addresses_at_inexact_paths,
     not_utf8_message,
     probe_batches,
@@ -171,7 +171,7 @@ def test_a_branch_deleted_while_it_is_probed_serves_nothing() -> None:
     server = Branches({"a": {"p": address(1)}, "c": {"p": address(3)}})
     requested = [
         *rows("a", ["p"]),
-        *rows("gone", [f"p{number:04}" for number in range(PATHS_AT_ONCE + 1)]),
+        *rows("gone", [f"p{number:04}" for number in range(PATHS_PER_BATCH + 1)]),
         *rows("c", ["p"]),
     ]
 
@@ -180,13 +180,13 @@ def test_a_branch_deleted_while_it_is_probed_serves_nothing() -> None:
     assert results[0] == ("a", "data/s/1", True)
     assert set(results[1:-1]) == {("gone", None, True)}
     assert results[-1] == ("c", "data/s/3", True)
-    assert server.requested.count("gone") <= PATHS_AT_ONCE  # the remaining paths are not requested
+    assert server.requested.count("gone") <= PATHS_PER_BATCH  # the remaining paths are not requested
 
 
 def test_a_branch_that_is_listed_but_not_found_is_unclear() -> None:
     """The two results contradict each other, for all paths of the branch; other branches are not affected."""
     server = Branches({"a": {"p": address(1)}, "c": {"p": address(3)}}, listed=["b"])
-    many = [f"p{number:04}" for number in range(PATHS_AT_ONCE + 1)]
+    many = [f"p{number:04}" for number in range(PATHS_PER_BATCH + 1)]
 
     results = probe_results(server, [*rows("a", ["p"]), *rows("b", many), *rows("c", ["p"])])
 
@@ -318,12 +318,12 @@ def test_a_path_with_several_sizes_is_probed_once_with_a_result_for_each() -> No
 
 def test_more_paths_than_fit_into_a_window_all_get_results() -> None:
     """No result is lost between two windows of a branch, or between two branches."""
-    there = {f"p{number:05}": address(number) for number in range(PATHS_AT_ONCE + 7)}
+    there = {f"p{number:05}": address(number) for number in range(PATHS_PER_BATCH + 7)}
     server = Branches({"main": there, "other": {}}, largest_page=90)
     requested = [*rows("main", sorted(there)), *rows("other", sorted(there))]
     batches = list(probe_batches(requested, server.as_lakefs(), NAMESPACE))
     results = [row for batch in batches for row in batch.to_pylist()]
-    assert [batch.num_rows for batch in batches] == [PATHS_AT_ONCE, 7] * 2
+    assert [batch.num_rows for batch in batches] == [PATHS_PER_BATCH, 7] * 2
     assert len(results) == len(requested)
     assert all(row["unclear"] is None for row in results)
     assert {row["path"]: row["address"] for row in results if row["branch"] == "main"} == {
@@ -404,7 +404,7 @@ def test_only_paths_that_an_inexact_path_may_stand_for_are_listed() -> None:
     addresses = list(addresses_at_inexact_paths(server.as_lakefs(), "lake", "main", ["a\ufffd", "a\ufffd/x", "ab"]))
 
     assert addresses == [address(1)]
-    assert server.pages_requested == [("a", "a\x7f", PATHS_AT_ONCE)]
+    assert server.pages_requested == [("a", "a\x7f", PATHS_PER_BATCH)]
 
 
 def test_a_listing_that_makes_no_progress_at_inexact_paths_stops_the_mark() -> None:

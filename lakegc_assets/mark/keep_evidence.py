@@ -1,4 +1,4 @@
-"""The unreferenced objects that a reason may still keep, and the facts from which each reason decides."""
+"""The unreferenced objects that a reason may still keep, and the evidence from which each reason decides."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from lakegc_assets.mark.context import MarkRun
 from lakegc_assets.rules import keep_reasons
-from lakegc_assets.rules.keep_reasons import Attribution, KeepReason
+from lakegc_assets.rules.keep_reasons import Decide, KeepReason
 from spark_resources.spark.arrow_shuffle import Grouped, GroupedRows, Input, co_group
 from spark_resources.spark.datasets import Dataset
 from spark_resources.spark.task_report import TaskReport
@@ -22,55 +22,59 @@ SIZES = pa.schema([pa.field("size", pa.int64())])
 
 
 @dataclass(frozen=True, slots=True)
-class KeepFacts:
-    """How a reason decides on objects, and the rows to group with them by address."""
+class KeepEvidence:
+    """The evidence for one reason: how it decides on objects, and the rows to group with them by address."""
 
-    attribution: Attribution
+    decide: Decide
     inputs: tuple[Input, ...] = ()
 
 
-def facts_for_addresses(reason: KeepReason, place: Place, datasets: Sequence[Dataset], schema: pa.Schema) -> KeepFacts:
-    """The facts that keep the objects at the addresses in these datasets (of `schema`)."""
+def evidence_at_addresses(
+    reason: KeepReason, place: Place, datasets: Sequence[Dataset], schema: pa.Schema
+) -> KeepEvidence:
+    """The evidence that keeps the objects at the addresses in these datasets (of `schema`)."""
     addresses = Input.of_addresses(reason.name, place, datasets, schema)
-    return KeepFacts(keep_reasons.at_addresses(reason.name), (addresses,))
+    return KeepEvidence(keep_reasons.at_addresses(reason.name), (addresses,))
 
 
-Facts = Mapping[KeepReason, KeepFacts]
+EvidenceByReason = Mapping[KeepReason, KeepEvidence]
 
 
-def inputs_of(facts: Facts) -> list[Input]:
-    return [source for reason_facts in facts.values() for source in reason_facts.inputs]
+def inputs_of(evidence: EvidenceByReason) -> list[Input]:
+    return [source for one in evidence.values() for source in one.inputs]
 
 
-def attributions_of(facts: Facts) -> Sequence[tuple[KeepReason, Attribution]]:
-    return [(reason, reason_facts.attribution) for reason, reason_facts in facts.items()]
+def decisions_of(evidence: EvidenceByReason) -> Sequence[tuple[KeepReason, Decide]]:
+    return [(reason, one.decide) for reason, one in evidence.items()]
 
 
 @dataclass(frozen=True)
 class UndecidedObjects:
     """The objects that may be kept: those that `objects_of` takes from rows of `schema` (columns address and size,
-    among others). `facts` are those looked up so far."""
+    among others). `evidence` is what was looked up so far."""
 
     run: MarkRun
     grouped: Grouped
     schema: pa.Schema
     objects_of: Callable[[pa.Table], pa.Table]
-    facts: Facts = field(default_factory=dict)
+    evidence: EvidenceByReason = field(default_factory=dict)
 
-    def with_facts(self, facts: Facts) -> UndecidedObjects:
-        """These objects, with more facts."""
-        return replace(self, facts={**self.facts, **facts})
+    def with_evidence(self, evidence: EvidenceByReason) -> UndecidedObjects:
+        """These objects, with more evidence."""
+        return replace(self, evidence={**self.evidence, **evidence})
 
     def sizes(self) -> pa.Array:
-        """The distinct sizes of the objects that these facts don't keep, on the driver (int64)."""
-        objects_of, reasons = self.objects_of, attributions_of(self.facts)
-        if not reasons:
+        """The distinct sizes of the objects that the evidence so far doesn't keep, on the driver (int64)."""
+        objects_of, decisions = self.objects_of, decisions_of(self.evidence)
+        if not decisions:
             return distinct_sizes_on_driver(self.grouped.rows, objects_of)
 
         def sizes_not_kept(rows: GroupedRows, _: TaskReport) -> pa.Table:
-            return distinct_sizes(keep_reasons.not_kept(keep_reasons.decided(objects_of(rows[OBJECTS]), reasons, rows)))
+            return distinct_sizes(
+                keep_reasons.not_kept(keep_reasons.decided(objects_of(rows[OBJECTS]), decisions, rows))
+            )
 
-        inputs = [self.grouped.as_input(OBJECTS, self.schema), *inputs_of(self.facts)]
+        inputs = [self.grouped.as_input(OBJECTS, self.schema), *inputs_of(self.evidence)]
         sizes = co_group(self.run.spark, inputs, sizes_not_kept, SIZES, self.run.persist)
         return distinct_sizes_on_driver(sizes.rows, lambda rows: rows)
 
