@@ -1,8 +1,9 @@
 """Checks that each selected repository is marked and swept often enough.
 
-Dagster's freshness policies look at the newest materialization of an asset, whatever its partition. Here a partition is
-one mark of one repository, so a repository that is no longer marked would be hidden by all the others. These checks
-look at the newest partition of each repository instead. For a repository that is late, they give a warning.
+Dagster's freshness policies look at the newest materialization of an asset, regardless of its partition. Here a
+partition is one mark of one repository, so a repository that is no longer marked would be hidden by all the others.
+These checks look at the newest partition of each repository instead. For a repository that is late, they give a
+warning.
 """
 
 # no `from __future__ import annotations` here: Dagster reads the annotations of configs and resources

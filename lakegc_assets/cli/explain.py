@@ -72,8 +72,8 @@ def show_explanation(explanation: Explanation) -> None:
         print_sentence(f"… and {plural(len(rows) - ADDRESSES_SHOWN, 'address')} more; --format json has all of them.")
     for mark_id, why in sorted(explanation.unreadable.items()):
         print_sentence(
-            f"The outcomes of the sweep of mark {mark_id} can't be read, so it may have deleted objects that this "
-            f"answer calls not stored: {why}"
+            f"The outcomes of the sweep of mark {mark_id} can't be read, so it may have deleted objects that are "
+            f"described here as not stored: {why}"
         )
     print_command("Everything that the mark would delete", command("review", name, record.mark_id))
 

@@ -199,7 +199,8 @@ def purge(partition: Partition) -> QuarantineResult:
 
 
 def confirm_purge(partition: Partition, *, yes: bool) -> bool:
-    """Whether to delete quarantined objects permanently; False if there are none. Asks unless `yes` is set.
+    """Whether to delete quarantined objects permanently; False if there are none. Asks for confirmation unless `yes` is
+    set.
 
     Raises `WrongUsage` if the deletion isn't confirmed, or if standard input isn't a terminal.
     """

@@ -1,5 +1,5 @@
 """The commit graph as a mark knew it, written with the verdicts. No step of a mark or sweep reads it: it lets queries
-decide again, by other rules or without a branch, without asking the server."""
+apply other rules, or leave out a branch, without requests to the server."""
 
 from __future__ import annotations
 

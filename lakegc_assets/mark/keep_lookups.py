@@ -24,7 +24,7 @@ nothing. Unless the mark is incremental, the chain is that of `MarkChain.of_full
 LOOKUPS: Mapping[KeepReason, Lookup] = {
     keep_reasons.OTHER_REPOSITORY: other_repositories.look_up,
     keep_reasons.BRANCH: restaged_content.look_up,
-    keep_reasons.MEANWHILE: recheck.look_up,
+    keep_reasons.NEWLY_REFERENCED: recheck.look_up,
     keep_reasons.HOLD: addresses_on_hold.look_up,
 }
 

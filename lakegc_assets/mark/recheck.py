@@ -34,7 +34,7 @@ def look_up(run: MarkRun, notes: StepNotes, objects: UndecidedObjects, chain: Ma
     live = live_at_the_end(run, notes) if notes.facts["unreferenced"] else []
     if not any(dataset.rows for dataset in live):
         return None
-    return evidence_at_addresses(keep_reasons.MEANWHILE, run.place, live, ADDRESSES)
+    return evidence_at_addresses(keep_reasons.NEWLY_REFERENCED, run.place, live, ADDRESSES)
 
 
 def live_at_the_end(run: MarkRun, notes: StepNotes) -> list[Dataset]:

@@ -3,7 +3,7 @@ repositories.
 
 Without them, each repository's first mark would read every table of the server: with N repositories, each table would
 be read N times. Only signed notes are used (see `spark_resources.mark_store.table_notes`). Heads, rules and staged
-objects are never noted: each mark reads them anew.
+objects are never noted: each mark reads them again.
 """
 
 from __future__ import annotations

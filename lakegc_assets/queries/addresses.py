@@ -25,7 +25,7 @@ from lakegc_assets.queries.history import History
 from lakegc_assets.rules import garbage, keep_reasons
 from lakegc_assets.rules.addresses import are_candidates, have_dot_segments, slices_of
 from lakegc_assets.rules.garbage import COMMITTED, MAYBE_GONE, STORED, UNCOMMITTED
-from lakegc_assets.rules.keep_reasons import BRANCH, HOLD, MEANWHILE, OTHER_REPOSITORY, STAGED, Decide
+from lakegc_assets.rules.keep_reasons import BRANCH, HOLD, NEWLY_REFERENCED, OTHER_REPOSITORY, STAGED, Decide
 from spark_resources.mark_store.mark import Mark
 from spark_resources.model import (
     ADDRESSES,
@@ -50,7 +50,7 @@ REASONS: Mapping[str, str] = {
     YOUNG: "it is younger than the minimum age",
     OTHER_REPOSITORY.name: OTHER_REPOSITORY.sentence,
     BRANCH.name: "a branch serves it, or may serve it",
-    MEANWHILE.name: MEANWHILE.sentence,
+    NEWLY_REFERENCED.name: NEWLY_REFERENCED.sentence,
     HOLD.name: "it is on hold",
     DOT_SEGMENT: "a segment '.' or '..' in its key could make other tools delete another object",
     OUT_OF_SCOPE: "no expired commit refers to it, and the scope 'committed' collects nothing else",
@@ -154,7 +154,7 @@ class RecordedRows:
     maybe_gone: pa.Table  # RANGE_ADDRESSES, committed only if stored
     staged: pa.Table  # ADDRESSES, like the next two
     elsewhere: pa.Table
-    meanwhile: pa.Table
+    at_the_end: pa.Table
     served: pa.Table  # SERVED
     objects_on_hold: pa.Table  # OBJECTS_ON_HOLD
     on_hold: pa.Table  # ADDRESSES_ON_HOLD
@@ -167,7 +167,7 @@ class RecordedRows:
             return concat(schema, (rows_of(history.mark, *part, schema, wanted) for part in parts))
 
         committed, hold = committed_addresses.ASSET, addresses_on_hold
-        at_the_end = (recheck.STAGED_PART, recheck.DIFFS_PART, recheck.NEW_ADDRESSES_PART)
+        parts_at_the_end = (recheck.STAGED_PART, recheck.DIFFS_PART, recheck.NEW_ADDRESSES_PART)
         readers: dict[str, Callable[[], pa.Table]] = {
             "stored": lambda: stored_rows(history, wanted),
             "expired": lambda: rows(EXPIRED_OBJECTS, (EXPIRED_SET, "")),
@@ -176,7 +176,7 @@ class RecordedRows:
             "maybe_gone": lambda: rows(RANGE_ADDRESSES, (committed, committed_addresses.MAYBE_GONE_PART)),
             "staged": lambda: rows_in(history.mark, uncommitted_addresses.datasets(history.run), ADDRESSES, wanted),
             "elsewhere": lambda: rows(ADDRESSES, *ADDRESS_PARTS),
-            "meanwhile": lambda: rows(ADDRESSES, *((EXPIRED_SET, part) for part in at_the_end)),
+            "at_the_end": lambda: rows(ADDRESSES, *((EXPIRED_SET, part) for part in parts_at_the_end)),
             "served": lambda: rows(SERVED, *((EXPIRED_SET, part) for part in PROBED_PARTS)),
             "objects_on_hold": lambda: rows(OBJECTS_ON_HOLD, (EXPIRED_SET, hold.OBJECTS_PART)),
             "on_hold": lambda: rows(ADDRESSES_ON_HOLD, (hold.ASSET, hold.ADDRESSES_PART)),
@@ -280,7 +280,10 @@ def looked_up_reasons(
         BRANCH.name: (
             unreferenced, keep_reasons.served(BRANCH.name, inconclusive), {BRANCH.name: served_inside(recorded.served)}
         ),
-        MEANWHILE.name: (unreferenced, keep_reasons.at_addresses(MEANWHILE.name), {MEANWHILE.name: recorded.meanwhile}),
+        NEWLY_REFERENCED.name: (
+            unreferenced, keep_reasons.at_addresses(NEWLY_REFERENCED.name),
+            {NEWLY_REFERENCED.name: recorded.at_the_end},
+        ),
         HOLD.name: (recorded.stored, keep_reasons.on_hold(HOLD.name, ()), {HOLD.name: hold_rows}),
     }  # fmt: skip
 

@@ -284,8 +284,8 @@ class Comparison:
                 keep_reasons.OTHER_REPOSITORY, run.place, parts_of(mark, ADDRESS_PARTS), ADDRESSES
             ),
             keep_reasons.BRANCH: evidence_from_probes(run, probed, unclear=unclear),
-            keep_reasons.MEANWHILE: evidence_at_addresses(
-                keep_reasons.MEANWHILE, run.place, parts_of(mark, AT_THE_END), ADDRESSES
+            keep_reasons.NEWLY_REFERENCED: evidence_at_addresses(
+                keep_reasons.NEWLY_REFERENCED, run.place, parts_of(mark, AT_THE_END), ADDRESSES
             ),
             hold: KeepEvidence(keep_reasons.on_hold(hold.name, ()), (self.paths_on_hold(pairs),)),
         }

@@ -325,8 +325,8 @@ def stored_sizes(history: History) -> Input:
 
 def kept_otherwise(history: History) -> Input:
     """The addresses that something other than a commit of this repository keeps (ADDRESSES)."""
-    mark, meanwhile = history.mark, (recheck.STAGED_PART, recheck.DIFFS_PART)
-    parts = [*ADDRESS_PARTS, *((recheck.ASSET, part) for part in meanwhile)]
+    mark, at_the_end = history.mark, (recheck.STAGED_PART, recheck.DIFFS_PART)
+    parts = [*ADDRESS_PARTS, *((recheck.ASSET, part) for part in at_the_end)]
     datasets = [mark.dataset(asset, part) for asset, part in parts if part in mark.record.step(asset).datasets]
     staged = uncommitted_addresses.datasets(history.run)
     return Input.of_addresses(NOT_PINNED, history.place, [*staged, *datasets], ADDRESSES)

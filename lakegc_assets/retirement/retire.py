@@ -50,7 +50,7 @@ CHANGING = (Action.RETIRE, Action.RESUME)
 
 @dataclass(frozen=True, slots=True)
 class Retirable:
-    """A decision about one mark. If it is retired, also how many files and bytes that frees."""
+    """The decision on one mark. If it is retired, also how many files and bytes that frees."""
 
     decision: Decision
     state: str
@@ -64,7 +64,7 @@ class Retirable:
 
 @dataclass(frozen=True, slots=True)
 class Retirements:
-    """The decisions about a repository's marks, in order of ids. `applied` are the ids of those that were retired just
+    """The decisions on a repository's marks, in order of ids. `applied` are the ids of those that were retired just
     now, and `earlier` those of the others that were completely retired before."""
 
     repository: str

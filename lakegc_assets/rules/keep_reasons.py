@@ -40,10 +40,10 @@ COMMITTED = KeepReason("committed", "a retained commit or a branch refers to it"
 
 OTHER_REPOSITORY = KeepReason("other_repository", "another repository refers to it")
 BRANCH = KeepReason("branch", "{}")
-MEANWHILE = KeepReason("meanwhile", "it was staged or committed while references were being read")
+NEWLY_REFERENCED = KeepReason("meanwhile", "it was staged or committed while references were being read")
 HOLD = KeepReason("hold", "it is on hold: {}")
 
-KEEP_REASONS = (OTHER_REPOSITORY, BRANCH, MEANWHILE, HOLD)
+KEEP_REASONS = (OTHER_REPOSITORY, BRANCH, NEWLY_REFERENCED, HOLD)
 """The reasons in the order in which they are looked up and decided. The first one that keeps an object is reported."""
 
 

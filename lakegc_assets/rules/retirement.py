@@ -106,7 +106,7 @@ def retirements(
         if why := why_kept(status, repository, retire_after, now=now):
             kept[status.mark_id] = why
     records = {status.mark_id: status.own for status in marks if status.own is not None}
-    # a mark that may not be used can't take the place of the newest one
+    # a mark that must not be used can't take the place of the newest one
     usable = [record for record in records.values() if why_unusable(record, repository, now) is None]
     kept = {**needed_newest(records.values()), **needed_newest(usable), **kept}
     newer = next((status.mark_id for status in marks if status.is_newer_format), None)

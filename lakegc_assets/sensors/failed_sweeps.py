@@ -61,7 +61,7 @@ class NotResumed(Exception):
 same options. Such a sweep re-verifies everything before it deletes.
 
 A sweep is started again only while it could also be started for the first time: its approval hasn't ended, and the
-mark isn't older than brake_age. It waits until no other run works on the repository. If it fails again, or may not be
+mark isn't older than brake_age. It waits until no other run works on the repository. If it fails again, or must not be
 started, an observation of sweep_report says what to do. Runs that a person terminated, and sweeps that were started
 in a terminal, are left alone. So are failures from before the sensor was first turned on.""",
 )
@@ -141,7 +141,7 @@ def request_to_resume(instance: dg.DagsterInstance, lakefs: LakeFS, run: dg.Dags
     """The request to start a failed sweep again, with its options.
 
     Raises `NothingToDo` if the sweep was finished or its approval revoked in the meantime, `NotResumed` or `TryLater`
-    with the reason if it may not be started, or not yet, and the error if the mark can't be read.
+    with the reason if it must not be started, or not yet, and the error if the mark can't be read.
     """
     partition = Partition.parse(run.tags[PARTITION_TAG])
     try:

@@ -191,7 +191,7 @@ def refuse_unapproved(target: Target, record: MarkRecord) -> None:
 
 
 def refuse_resumption(target: Target, record: MarkRecord, *, max_age: timedelta) -> None:
-    """Raise `Refused` if a sweep may not be started again without a person. Its run may have been queued for a long
+    """Raise `Refused` if a sweep must not be started again without a person. Its run may have been queued for a long
     time."""
     approval, report = read_approval(target.place, record.mark_id), read_report(target.place, record.mark_id)
     outcomes, now = None if report is None else report.objects, target.place.store().now()

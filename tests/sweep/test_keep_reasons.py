@@ -15,7 +15,7 @@ from lakegc_assets.rules.keep_reasons import (
     COMMITTED,
     HOLD,
     KEEP_REASONS,
-    MEANWHILE,
+    NEWLY_REFERENCED,
     OTHER_REPOSITORY,
     STAGED,
     KeepReason,
@@ -109,7 +109,7 @@ def committed(lake: Lake) -> AbstractContextManager[None]:
 CASES: Mapping[KeepReason, tuple[Callable[[Lake], AbstractContextManager[None]], str]] = {
     OTHER_REPOSITORY: (imported, "another repository refers to it"),
     BRANCH: (re_staged, "branch main of repository lake serves it"),
-    MEANWHILE: (staged_meanwhile, "it was staged or committed while references were being read"),
+    NEWLY_REFERENCED: (staged_meanwhile, "it was staged or committed while references were being read"),
     HOLD: (put_on_hold, "it is on hold: audit"),
 }
 """For each reason how it comes about, and what a sweep's report says: a new reason needs an entry here."""
