@@ -228,7 +228,7 @@ def confirm_shortening(
     given."""
     if not options.yes and (as_json or not sys.stdin.isatty()):
         raise WrongUsage(
-            f"{options.file} shortens retention ({shortened_in_words(shorter)}), which needs a terminal to prompt for "
+            f"{options.file} shortens retention ({shortened_in_words(shorter)}), and so needs a terminal to prompt for "
             "confirmation. In a script, pass --yes."
         )
     if not as_json:

@@ -105,7 +105,7 @@ def check_scheme(repository: Repository, blockstore: str) -> None:
             f"the namespace of repository {repository.id} is {repository.storage_namespace}, but according to the "
             f"lakeFS server its block store{f' {repository.storage_id}' if repository.storage_id else ''} is of type "
             f"{blockstore}, whose namespaces begin with {schemes[0]}://. Correct the server's configuration: lakegc "
-            "would read a different location than lakeFS."
+            "would read from a different location than lakeFS."
         )
 
 

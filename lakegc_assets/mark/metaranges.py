@@ -64,7 +64,7 @@ class RecordedRanges:
         """
         ids = ranges_within(self.place, self.pairs, metaranges)
         if unknown := ids - self.refs.keys():
-            raise DamagedData(f"no mark describes the ranges {sorted(unknown)[:3]}. Make a new mark with --full.")
+            raise DamagedData(f"no mark recorded the ranges {sorted(unknown)[:3]}. Make a new mark with --full.")
         return pa.Table.from_pylist([self.refs[range_id] for range_id in sorted(ids)], schema=RANGE_REFS)
 
     def pairs_with(self, metaranges: Collection[str], ranges: Collection[str]) -> pa.Table:

@@ -164,8 +164,8 @@ def refuse_other_servers(run: MarkRun) -> None:
     before, now = set(servers_read(run.mark.record)), set(run.lakefs.servers)
     if before != now:
         raise Refused(
-            f"mark {run.mark.record.mark_id} of {run.mark.record.repository} was begun with other servers in the "
-            f"settings ({in_words(before)}) than there are now ({in_words(now)}). Make a new mark.",
+            f"when mark {run.mark.record.mark_id} of {run.mark.record.repository} began, the settings had other "
+            f"servers ({in_words(before)}) than they have now ({in_words(now)}). Make a new mark.",
             invariant=2,
         )
 

@@ -87,7 +87,7 @@ def commits_since(run: MarkRun, *, known: Collection[str]) -> list[Commit]:
     if dumped is None:
         raise Refused(
             f"these credentials could read the commit graph of {run.partition.repository} when this mark began, but "
-            "can no longer read it, so commits made since are unknown. Make a new mark.",
+            "can no longer read it, so commits made since then are unknown. Make a new mark.",
             invariant=3,
         )
     return [commit for commit in dumped.values() if commit.id not in known]

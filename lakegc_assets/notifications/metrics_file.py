@@ -45,7 +45,8 @@ def update(path: Path, repository: str, families: Families) -> None:
             write_to_textfile(str(path), Families(merged))
     except Timeout:
         raise LakegcError(
-            f"another process has been writing {path} for more than {LOCK_TIMEOUT_S:g} s. The next run will write it."
+            f"another process has been writing to {path} for more than {LOCK_TIMEOUT_S:g} s. The next run will "
+            "write it."
         ) from None
     except OSError as error:
         raise LakegcError(

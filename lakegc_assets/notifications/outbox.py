@@ -52,7 +52,7 @@ class Cursor(BaseModel):
             return cls.model_validate_json(text)
         except ValidationError:
             raise DamagedData(
-                "the cursor of the sensor notifications is invalid. Reset it in Dagster: the sensor then begins with "
+                "the cursor of the sensor 'notifications' is invalid. Reset it in Dagster: the sensor then begins with "
                 "the runs that end from now on.",
                 invariant=None,
             ) from None

@@ -155,8 +155,8 @@ def explain_path(history: History, path: str, committed: pa.Table, served: Mappi
     if not len(committed) and not served:
         raise NotFound(
             f"no commit that mark {history.record.mark_id} of {history.repository} knew has '{path}', and no "
-            "branch serves it. Paths are case-sensitive and have no leading slash. If it was overwritten before it was "
-            "committed, its path isn't recorded anywhere: explain its address instead"
+            "branch serves it. Paths are case-sensitive and have no leading slash. If the object was overwritten "
+            "before it was committed, its path isn't recorded anywhere: explain its address instead"
         )
     inside = committed.filter(committed["inside"])["address"].to_pylist()
     located = [(address, SCHEME not in address) for address in served.values()]

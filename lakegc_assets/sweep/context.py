@@ -184,7 +184,7 @@ class SweepRun:
         if files.digest != foreign.approval.digest:
             raise Refused(
                 f"the files of mark {foreign.mark.mark_id} of {self.partition.repository} have changed since the "
-                "approval. Find out who changed them. Put them back as they were, or make a new mark.",
+                "approval. Find out who changed them. Restore the approved files, or make a new mark.",
                 invariant=7,
             )
         return pa.table([pc.unique(files.addresses)], schema=ADDRESSES)

@@ -179,7 +179,7 @@ def test_addresses_added_to_a_mark_during_its_sweep_are_not_deleted(
         assert outcome.code == 0, outcome.err
         assert stored(lake) == set(STORED) - {"data/s/a", "data/s/b"}
     else:
-        outcome.stopped(3, "have changed since the approval", "Put them back as they were")
+        outcome.stopped(3, "have changed since the approval", "Restore the approved files")
         assert stored(lake) == set(STORED)
         lake.place.store().write(part, before)
         assert lakegc(lake.sandbox.settings, "sweep", lake.name, "t1").code == 0
