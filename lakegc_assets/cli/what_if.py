@@ -182,7 +182,7 @@ def show_result(result: Result) -> None:
     if any(row["unprobed_objects"] for row in rows):
         print_sentence(
             "'may be kept' counts the objects that have the same size as an object at a branch's head: a mark probes "
-            "whether a branch serves one of them, and then keeps it."
+            "whether a branch serves them, and keeps those that are served."
         )
     if any(variant.dropped for variant in result.variants):
         print_sentence("Objects staged on a dropped branch count as kept, because the mark doesn't record the branch.")
