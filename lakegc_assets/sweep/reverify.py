@@ -107,7 +107,7 @@ def begin_reverification(run: SweepRun, number: int, clocks: Clocks) -> MarkRun:
         cutoff=clocks.store,
         min_age=timedelta(0),
         server_now=clocks.server,
-        clocks=clocks.facts(),
+        clocks=clocks.for_record(),
         rules=run.lakefs.rules(run.partition.repository),
         holds=holds.record_fields(),
         steps={"namespace_slices": replace(approved.step("namespace_slices"), datasets={})},

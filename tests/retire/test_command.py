@@ -80,7 +80,7 @@ def test_all_repositories_are_processed_even_if_one_is_busy(lakegc: Lakegc, sand
     assert (found["all-busy"]["retired"], "holds the lease" in found["all-busy"]["busy"]) == ([], True)
     assert found["all-broken"]["error"] != ""
     shown = lakegc.output(settings, "retire", "--all")
-    assert f"left alone: all-broken, all-busy, {lake.repository}." in shown
+    assert f"Left alone, because retire_after isn't set: all-broken, all-busy, {lake.repository}." in shown
     shown = lakegc.output(settings, "retire", "--all", "--older-than", "10d")
     assert "To retire them: lakegc retire --all --older-than 10d --apply\n" in shown
 
