@@ -63,7 +63,7 @@ def list_blobs(
         raise HttpResponseError(response=response)
     try:
         return parse_listing(response.content, response.headers.get("Date"))
-    except (ElementTree.ParseError, KeyError, ValueError, TypeError) as error:
+    except (ElementTree.ParseError, LookupError, ValueError, TypeError) as error:
         raise Unavailable(
             f"invalid listing response ({error}). Check that this is an Azure Blob Storage endpoint."
         ) from error
@@ -72,8 +72,8 @@ def list_blobs(
 def parse_listing(body: bytes, date: str | None = None) -> Listing:
     """The listing in an XML document.
 
-    Raises `ParseError`, `KeyError`, `ValueError` or `TypeError` if a field that Azure always sends is missing or
-    invalid.
+    Raises `ParseError`, `LookupError`, `ValueError` or `TypeError` if a field that Azure always sends is missing or
+    invalid, or the encoding is unknown.
     """
     if b"<!DOCTYPE" in body:
         raise ValueError("it has a DOCTYPE, which Azure never sends")
@@ -90,7 +90,8 @@ def _parse_blob(element: ElementTree.Element) -> ListedBlob | None:
     """A blob, or None for a directory."""
     fields = {field.tag: field for field in element}
     properties = {field.tag: field.text for field in fields["Properties"]}
-    size = int(properties["Content-Length"] or "")
+    if (size := int(properties["Content-Length"] or "")) < 0:
+        raise ValueError(f"the size is {size}")
     if properties.get("ResourceType") == "directory":
         return None
     if size == 0 and is_folder({field.tag: field.text for field in fields.get("Metadata", ())}, size):

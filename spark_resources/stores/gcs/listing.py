@@ -67,10 +67,12 @@ def parse_object(item: Mapping[str, Any]) -> ListedObject:
     updated = datetime.fromisoformat(item["updated"])
     if updated.tzinfo is None:
         raise ValueError(f"the time {updated} has no time zone")
-    size, generation = int(item["size"]), item["generation"]
+    size, generation, crc32c = int(item["size"]), item["generation"], item.get("crc32c", "")
     if not isinstance(generation, str) or not generation.isdecimal():
         raise ValueError(f"the generation is {generation!r}")
-    return ListedObject(item["name"], size, updated.astimezone(UTC), item.get("crc32c", ""), generation)
+    if size < 0 or not isinstance(crc32c, str):
+        raise ValueError(f"the size is {size}, and the CRC32C {crc32c!r}")
+    return ListedObject(item["name"], size, updated.astimezone(UTC), crc32c, generation)
 
 
 def is_encodable(name: Any) -> bool:

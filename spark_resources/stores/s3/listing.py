@@ -61,7 +61,7 @@ def _parse_response(response_dict: dict[str, Any], customized_response_dict: dic
         return
     try:
         customized_response_dict[_FIELD] = parse_listing(response_dict["body"])
-    except (ElementTree.ParseError, _NotAListing) as error:
+    except (ElementTree.ParseError, LookupError, _NotAListing) as error:  # LookupError: an unknown encoding
         customized_response_dict[_FIELD] = str(error)
         return
     except (ValueError, TypeError) as error:
@@ -145,7 +145,10 @@ def _build_objects(
 
 def _parse_sizes(texts: pa.StringArray) -> pa.Int64Array:
     _refuse_missing(texts, "Size")
-    return texts.cast(pa.int64())
+    sizes = texts.cast(pa.int64())
+    if len(sizes) and pc.min(sizes).as_py() < 0:
+        raise ValueError("a size is negative")
+    return sizes
 
 
 def _parse_times(texts: pa.StringArray) -> pa.TimestampArray:
