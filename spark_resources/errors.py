@@ -146,6 +146,12 @@ def with_article(thing: str) -> str:
     return f"{'an' if thing[:1].lower() in 'aeio' else 'a'} {thing}"
 
 
+def shortened(text: object, length: int = 500) -> str:
+    """The beginning of a text from outside, for a message that people read."""
+    whole = str(text)
+    return whole if len(whole) <= length else f"{whole[:length]} …"
+
+
 def full_stop(text: object) -> str:
     """A text with exactly one full stop at its end."""
     return f"{str(text).rstrip('. ')}."

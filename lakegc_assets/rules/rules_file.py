@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from spark_resources.errors import WrongUsage, with_article
+from spark_resources.errors import WrongUsage, shortened, with_article
 from spark_resources.model import Rules
 
 if TYPE_CHECKING:
@@ -40,7 +40,8 @@ def parse_rules(data: bytes, name: str) -> Rules:
         raise WrongUsage(f"{name} has {len(data):,} bytes; a file of retention rules has at most {MAX_FILE_BYTES:,}")
     plain = _read_yaml(data, name) if name.lower().endswith(YAML_SUFFIXES) else _read_json(data, name)
     if problems := list(_problems(plain)):
-        raise WrongUsage(f"{name} has no valid retention rules: {'; '.join(problems)}. Nothing was changed.")
+        listed = shortened("; ".join(problems), 2_000)
+        raise WrongUsage(f"{name} has no valid retention rules: {listed}. Nothing was changed.")
     return Rules(plain[DEFAULT], {rule[BRANCH]: rule[DAYS] for rule in plain.get(BRANCHES) or ()})
 
 

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from spark_resources.errors import DamagedData, Forbidden, NotFound, Transient, Unavailable, full_stop
+from spark_resources.errors import DamagedData, Forbidden, NotFound, Transient, Unavailable, full_stop, shortened
 from spark_resources.lakefs.responses import Body
 from spark_resources.lakefs.settings import LakeFSSettings, api_address
 from spark_resources.stores.retry import TRANSIENT_STATUSES, is_permanent_tls_error, redirect_target, retry_after_s
@@ -61,7 +61,7 @@ class Response:
     def message(self) -> str:
         """The `message` of an error response from lakeFS itself; "" for any other response."""
         message = self.json.get("message") if isinstance(self.json, dict) else None
-        return message if isinstance(message, str) else ""
+        return shortened(message) if isinstance(message, str) else ""
 
     @property
     def lacks_permission(self) -> bool:

@@ -328,6 +328,6 @@ _CHANGES = frozenset({"added", "removed", "changed", "conflict", "prefix_changed
 def change(body: Body) -> Change:
     if (kind := body.text("type")) not in _CHANGES:
         raise DamagedData(
-            f"invalid lakeFS response for {body.what}: unknown type of change '{kind}'. Update lakegc.", invariant=3
+            f"invalid lakeFS response for {body.what}: unknown type of change '{kind:.80}'. Update lakegc.", invariant=3
         )
     return Change(kind, body.text("path"))

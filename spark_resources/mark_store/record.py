@@ -103,7 +103,7 @@ class Retirement(TypedDict):
 def _known_format(value: object, info: ValidationInfo) -> object:
     if type(value) is not int or value not in (EARLIER_FORMAT, RECORD_FORMAT):
         raise UnknownFormat(
-            f"{info.context} is of format {value}, but this version of lakegc supports {EARLIER_FORMAT} and "
+            f"{info.context} is of format {value!r:.80}, but this version of lakegc supports {EARLIER_FORMAT} and "
             f"{RECORD_FORMAT}. Update lakegc."
         )
     return value

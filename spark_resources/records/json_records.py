@@ -74,7 +74,7 @@ def check_format(number: object, supported: int, where: str) -> None:
     """Raise `UnknownFormat` if a record's format isn't the supported one."""
     if type(number) is not int or number != supported:
         raise UnknownFormat(
-            f"{where} is of format {number!r}, but this version of lakegc supports {supported}: a newer version "
+            f"{where} is of format {number!r:.80}, but this version of lakegc supports {supported}: a newer version "
             "of lakegc probably wrote this file, so this one can't tell what the file protects. Nothing was done. "
             "Update lakegc."
         )

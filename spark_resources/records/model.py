@@ -29,7 +29,7 @@ from pydantic import (
     ValidationInfo,
 )
 
-from spark_resources.errors import DamagedData, LakegcError, UnknownFormat, WrongUsage
+from spark_resources.errors import DamagedData, LakegcError, UnknownFormat, WrongUsage, shortened
 from spark_resources.identifiers import check_mark_id
 from spark_resources.records.json_records import check_format, parse_time, read_json, record_bytes
 
@@ -63,7 +63,7 @@ class Record:
         except UnknownFormat:
             raise
         except (ValueError, KeyError, TypeError, DamagedData) as error:
-            raise cls.damaged_error(where, _reason(error)) from error
+            raise cls.damaged_error(where, shortened(_reason(error))) from error
         return record
 
     @classmethod
@@ -100,7 +100,7 @@ def _reason(error: Exception) -> str:
         return str(error)
     problems = []
     for detail in error.errors(include_url=False)[:MAX_PROBLEMS]:
-        name = ".".join(map(str, detail["loc"])) or "it"
+        name = shortened(".".join(map(str, detail["loc"])) or "it", 80)
         match detail["type"]:
             case "dataclass_type":
                 problems.append(f"{name} is {detail['input']!r:.80}, not a JSON object")

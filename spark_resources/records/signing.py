@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
-from spark_resources.errors import Untrusted
+from spark_resources.errors import Untrusted, shortened
 
 FORMAT = 1
 MIN_BYTES = 32
@@ -89,7 +89,7 @@ class Signature:
         try:
             if plain["format"] != FORMAT:
                 raise Untrusted(
-                    f"{where} has a signature of format {plain['format']!r}, but this version of lakegc supports "
+                    f"{where} has a signature of format {plain['format']!r:.80}, but this version of lakegc supports "
                     f"{FORMAT}. Update lakegc."
                 )
             written = datetime.fromisoformat(plain["written"])
@@ -99,7 +99,7 @@ class Signature:
                 raise ValueError("not a hash")
             return cls(str(plain["key"]), written.astimezone(UTC), plain["hmac"], int(plain["number"]))
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise Untrusted(f"{where} has an invalid signature ({error}).") from error
+            raise Untrusted(f"{where} has an invalid signature ({shortened(error)}).") from error
 
 
 class Seal:
@@ -140,8 +140,8 @@ class Seal:
         if key is None:
             known = ", ".join(key.id for key in (keys.current, *keys.retired))
             raise Untrusted(
-                f"{where} is signed with key {signature.key}, which is not among the known keys ({known}). If it is "
-                f"one of your older keys, add it to {RETIRED_KEYS_VARIABLE}."
+                f"{where} is signed with key {signature.key:.80}, which is not among the known keys ({known}). If it "
+                f"is one of your older keys, add it to {RETIRED_KEYS_VARIABLE}."
             )
         if not hmac.compare_digest(key.hmac(self._message(name, content, signature)), signature.hmac):
             raise Untrusted(
