@@ -88,7 +88,7 @@ def recorded_capabilities(store: Store, endpoint: str, *, token: str, seal: Seal
 def read_record(store: Store, endpoint: str, now: datetime, seal: Seal | None = None) -> Capabilities | None:
     """The capabilities that an earlier probe of this endpoint recorded; None if there is no valid record at `now`, or,
     with a seal, none that is signed with it."""
-    with suppress(NotFound, Untrusted, ValueError, KeyError, TypeError, AttributeError):
+    with suppress(NotFound, Untrusted, ValueError, KeyError, TypeError, AttributeError, OverflowError):
         record = read_json(Records(store, seal).read(RECORD_KEY))
         is_valid = record["endpoint"] == endpoint and record.get("format", FORMAT) == FORMAT
         if is_valid and now - datetime.fromisoformat(record["probed"]) < RECORD_VALID_FOR:
@@ -111,9 +111,22 @@ def _capabilities_from_json(fields: dict[str, Any]) -> Capabilities:
     }
     unchanged = {name: value for name, value in fields.items() if name != "unholdable"}
     capabilities = Capabilities(**{**unchanged, **changed})
-    if capabilities.time_resolution < timedelta(0) or capabilities.delete_batch < 1:
+    if not _is_possible(capabilities):
         raise ValueError("no store has such capabilities")
     return capabilities
+
+
+def _is_possible(found: Capabilities) -> bool:
+    """Whether recorded values have the declared types, and make sense."""
+    flags = (found.byte_order, found.conditional_writes, found.reports_missing_deletes, found.md5_etags)
+    return (
+        all(isinstance(flag, bool) for flag in flags)
+        and found.time_resolution >= timedelta(0)
+        and type(found.delete_batch) is int
+        and found.delete_batch >= 1
+        and (found.ramp is None or (type(found.ramp) in (int, float) and found.ramp > 0))
+        and all(isinstance(kind, str) for kind in found.unsupported_keys)
+    )
 
 
 # --- single probes ---------------------------------------------------------------------------------------------------
