@@ -24,8 +24,9 @@ from spark_resources.copying.copy_log import LOGGED, CopyStatus, Log
 from spark_resources.copying.verified_copy import Copier, Copy, KeyConflict, Throttle
 from spark_resources.deleting.lookup import Lookup
 from spark_resources.deleting.sweep_task import chunks
-from spark_resources.errors import LakegcError, NotFound, WrongUsage
+from spark_resources.errors import DamagedData, LakegcError, NotFound, WrongUsage, shortened
 from spark_resources.model import RECEIPTS
+from spark_resources.records.json_records import read_json
 from spark_resources.spark.task_report import TaskReport
 from spark_resources.spark.tasks import Batches
 from spark_resources.stores.base import AlreadyExists, Changed, StoredObject
@@ -235,8 +236,20 @@ def properties_to_json(properties: ObjectProperties) -> str:
 
 
 def properties_from_json(text: str | None, size: int, modified: datetime) -> ObjectProperties | None:
-    """The headers and metadata of an object from the log; None if the store copied them itself."""
+    """The headers and metadata of an object from the log; None if the store copied them itself.
+
+    Raises `DamagedData` if they are invalid.
+    """
     if text is None:
         return None
-    plain = json.loads(text)
-    return ObjectProperties(size, modified, None, "", dict(plain["headers"]), dict(plain["metadata"]))
+    try:
+        plain = read_json(text)
+        headers, metadata = dict(plain["headers"]), dict(plain["metadata"])
+        if not all(isinstance(part, str) for pair in (*headers.items(), *metadata.items()) for part in pair):
+            raise ValueError("a value isn't text")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedData(
+            f"the backup's log has invalid headers and metadata of an object ({shortened(error)}). Make a new backup, "
+            "or copy the object by hand."
+        ) from error
+    return ObjectProperties(size, modified, None, "", headers, metadata)
