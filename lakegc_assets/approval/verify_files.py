@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from lakegc_assets.formatting import plural
 from lakegc_assets.mark.context import Target
@@ -23,6 +22,7 @@ from spark_resources.mark_store.files import Part, recorded_parts, unrecorded_fi
 from spark_resources.mark_store.foreign_expired_set import addresses_in, read_mark_file
 from spark_resources.mark_store.foreign_layouts import ReferenceMark
 from spark_resources.mark_store.record import MarkRecord
+from spark_resources.records.parquet_files import parquet_rows
 from spark_resources.spark.datasets import File
 from spark_resources.stores.place import Place
 
@@ -98,21 +98,23 @@ def check_file(target: Target, part: Part, file: File) -> None:
     if part.has_keys:
         local = target.blockstore == "local"
         check_keys(
-            lines_of_text(data) if file.name.endswith(".txt") else address_column(data, where),
+            lines_of_text(data, where) if file.name.endswith(".txt") else address_column(data, where),
             where,
             local_adapter=local,
         )
 
 
-def lines_of_text(data: bytes) -> pa.Array:
-    return pa.array(data.decode().removesuffix("\n").split("\n") if data else [], pa.string())
+def lines_of_text(data: bytes, where: str) -> pa.Array:
+    try:
+        return pa.array(data.decode().removesuffix("\n").split("\n") if data else [], pa.string())
+    except UnicodeDecodeError as error:
+        raise DamagedData(f"{where} is not UTF-8 text ({error}). Make a new mark.") from error
 
 
 def address_column(data: bytes, where: str) -> pa.Array:
     try:
-        table = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False).read(columns=["address"], use_threads=False)
-        return table.column("address").combine_chunks().cast(pa.string())
-    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+        return parquet_rows(data, ["address"]).column("address").combine_chunks().cast(pa.string())
+    except (pa.ArrowException, ValueError, KeyError) as error:
         raise DamagedData(f"{where} is not Parquet with a column 'address' ({error}). Make a new mark.") from error
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import io
 import json
 import threading
 import time
@@ -23,13 +22,13 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from spark_resources.deleting.receipts import Receipts
 from spark_resources.errors import DamagedData, LakegcError, NotFound, Refused
 from spark_resources.mark_store.lease import boottime_s
 from spark_resources.model import ADDRESSES
 from spark_resources.records.json_records import check_format, parse_time, read_json
+from spark_resources.records.parquet_files import parquet_rows
 from spark_resources.spark.datasets import parquet_bytes
 from spark_resources.stores.base import Store
 
@@ -217,9 +216,8 @@ def _addresses(store: Store, key: str, sha256: str) -> list[str]:
     if hashlib.sha256(data).hexdigest() != sha256:
         raise DamagedData(f"{key} in {store.where} was altered after the driver wrote it. Run the same command again.")
     try:
-        table = pq.ParquetFile(io.BytesIO(data), pre_buffer=False).read(use_threads=False)
-        addresses: list[str] = table["address"].to_pylist()
-    except (pa.ArrowException, OSError, KeyError) as error:
+        addresses: list[str] = parquet_rows(data).select(ADDRESSES.names).cast(ADDRESSES)["address"].to_pylist()
+    except (pa.ArrowException, ValueError, KeyError) as error:
         raise DamagedData(
             f"{key} in {store.where} can't be read as a list of addresses ({error}). Run the same command again."
         ) from error

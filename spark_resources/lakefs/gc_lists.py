@@ -11,9 +11,9 @@ import io
 import re
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from spark_resources.errors import DamagedData, plural
+from spark_resources.records.parquet_files import open_parquet, parquet_rows, reading_errors
 
 COMMITS_HEADER = ("commit_id", "expired", "metarange_id")
 
@@ -72,11 +72,11 @@ def read_uncommitted_file(data: bytes, *, where: str) -> pa.Table:
     Parquet, lacks a column, has one of the wrong type, or has a row without an address.
     """
     try:
-        with pq.ParquetFile(pa.BufferReader(data), pre_buffer=False) as file:
-            table = file.read(columns=list(UNCOMMITTED_COLUMNS), use_threads=False)
+        table = parquet_rows(data, UNCOMMITTED_COLUMNS)
+        with reading_errors(), open_parquet(data) as file:
             stated_rows = file.metadata.num_rows
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise _damaged_list(where, f"is not a readable Parquet file ({str(error).splitlines()[0]})") from None
+    except ValueError as error:
+        raise _damaged_list(where, f"is not a readable Parquet file ({error})") from None
     if table.num_rows != stated_rows:
         raise _damaged_list(where, f"has {plural(table.num_rows, 'row')}, but its footer states {stated_rows}")
     addresses = _column(table, "physical_address", (pa.string(), pa.large_string(), pa.binary()), where)

@@ -6,16 +6,15 @@ the Parquet files are read, never the text files next to them, in which a key wi
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from spark_resources.errors import DamagedData, NotFound, WrongUsage, plural
 from spark_resources.mark_store.foreign_layouts import ReferenceMark, reference_marks
 from spark_resources.mark_store.mark import GC_ROOT
 from spark_resources.model import EXPIRED_OBJECTS
+from spark_resources.records.parquet_files import parquet_rows
 from spark_resources.stores.base import StoredObject
 from spark_resources.stores.place import Place
 
@@ -77,9 +76,9 @@ def read_mark_file(place: Place, key: str) -> bytes:
 def addresses_in(data: bytes, where: str) -> pa.Array:
     """The addresses in a Parquet file of a foreign mark. Raises `DamagedData` if it isn't such a file."""
     try:
-        column = pq.read_table(io.BytesIO(data), columns=["address"]).column("address")
+        column = parquet_rows(data, ["address"]).column("address")
         texts = column.combine_chunks().cast(pa.string())
-    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+    except (pa.ArrowException, ValueError, KeyError) as error:
         raise DamagedData(
             f"{where} is not a Parquet file with a text column 'address' ({str(error).splitlines()[0]}), so what "
             "this mark would delete is unknown. Make a new mark."

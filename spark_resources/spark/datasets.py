@@ -21,7 +21,8 @@ import pyarrow.parquet as pq
 from typing_extensions import TypedDict
 
 from spark_resources.errors import DamagedData, NotFound, plural
-from spark_resources.records.json_records import read_json
+from spark_resources.records.model import AsInJson, Count, Record
+from spark_resources.records.parquet_files import open_parquet, parquet_batches, parquet_rows, reading_errors
 from spark_resources.spark.partitioning import tasks_from_rows
 from spark_resources.spark.task_report import TaskReport
 from spark_resources.spark.tasks import Batches, Rows, Tasks, as_frame, collected, mapped, task_name
@@ -55,9 +56,24 @@ class File:
     """One Parquet file of a dataset; `name` is relative to its folder, `size` in bytes, `sha256` in hex."""
 
     name: str
-    rows: int
-    size: int
+    rows: Count
+    size: Count
     sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class _FileList(Record):
+    """The content of `_files.json`."""
+
+    files: AsInJson[tuple[AsInJson[File], ...]]
+
+    def verify(self, data: bytes) -> None:
+        if any("/" in file.name for file in self.files):
+            raise ValueError("it names a file in another folder")
+
+    @classmethod
+    def damaged_error(cls, where: str, why: str) -> DamagedData:
+        return DamagedData(f"{where} is not a valid list of files ({why}). Make a new mark.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,13 +310,7 @@ def open_dataset(place: Place, folder: str, *, sha256: str | None = None) -> Dat
         raise DamagedData(
             f"{folder}{LIST_NAME} in {store.where} was changed after it was written. Make a new mark.", invariant=12
         )
-    try:
-        files = tuple(File(**entry) for entry in read_json(data)["files"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise DamagedData(
-            f"{folder}{LIST_NAME} in {store.where} is not a valid list of files ({error}). Make a new mark."
-        ) from error
-    return Dataset(folder, files)
+    return Dataset(folder, _FileList.from_json(data, f"{folder}{LIST_NAME} in {store.where}").files)
 
 
 def read_dataset(spark: SparkSession, place: Place, dataset: Dataset, schema: pa.Schema) -> DataFrame:
@@ -384,12 +394,11 @@ def read_file(place: Place, folder: str, file: File, schema: pa.Schema) -> pa.Ta
 
 def _table_in(data: bytes, place: Place, folder: str, file: File, schema: pa.Schema) -> pa.Table:
     try:
-        # without Arrow's threads: a process that ends right after they start is sometimes aborted
-        table = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False).read(use_threads=False)
+        table = parquet_rows(data)
         if table.num_rows == file.rows and table.schema.names == schema.names:
             return table.cast(schema)
         actual = f"{plural(table.num_rows, 'row')} of {', '.join(table.schema.names)}"
-    except (pa.ArrowException, ValueError, OSError) as error:
+    except (pa.ArrowException, ValueError) as error:
         actual = str(error)
     raise _mismatch_error(place, folder, file, schema, actual)
 
@@ -409,14 +418,14 @@ def _batches_in(
 ) -> Iterator[pa.Table]:
     wanted = list(columns or schema.names)
     try:
-        parquet = pq.ParquetFile(pa.BufferReader(data), pre_buffer=False)
-        names, count = parquet.schema_arrow.names, parquet.metadata.num_rows
+        with reading_errors(), open_parquet(data) as parquet:
+            names, count = parquet.schema_arrow.names, parquet.metadata.num_rows
         if (names, count) != (schema.names, file.rows):
             raise ValueError(f"{plural(count, 'row')} of {', '.join(names)}")
         types = pa.schema([schema.field(name) for name in wanted])
-        for batch in parquet.iter_batches(rows, columns=wanted, use_threads=False):
-            yield pa.Table.from_batches([batch]).select(wanted).cast(types)
-    except (pa.ArrowException, ValueError, OSError) as error:
+        for batch in parquet_batches(data, rows=rows, columns=wanted):
+            yield batch.select(wanted).cast(types)
+    except (pa.ArrowException, ValueError) as error:
         raise _mismatch_error(place, folder, file, schema, str(error)) from error
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from spark_resources.errors import plural
+from spark_resources.records.parquet_files import parquet_rows
 from spark_resources.spark.tasks import Batches, no_rows
 
 if TYPE_CHECKING:
@@ -29,10 +28,10 @@ def table_of(data: bytes, name_match: re.Match[str] | None, schema: pa.Schema) -
     match or states another number.
     """
     try:
-        table = pq.ParquetFile(io.BytesIO(data), pre_buffer=False).read(use_threads=False)
+        table = parquet_rows(data)
         if name_match is not None and table.num_rows == int(name_match.group(3)):
             return table.select(schema.names).cast(schema)
-    except (pa.ArrowException, OSError, KeyError) as error:
+    except (pa.ArrowException, KeyError) as error:
         raise ValueError(str(error)) from error
     raise ValueError(plural(table.num_rows, "row"))
 

@@ -23,11 +23,11 @@ from urllib.parse import unquote_plus
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
-import pyarrow.parquet as pq
 
 from spark_resources.errors import DamagedData, WrongUsage, plural
 from spark_resources.model import Namespace
 from spark_resources.records.json_records import read_json
+from spark_resources.records.parquet_files import open_parquet, parquet_batches
 from spark_resources.stores.base import Store
 from spark_resources.stores.place import Place
 from spark_resources.stores.settings import StoreSettings
@@ -203,12 +203,13 @@ def read_inventory(inventory: Inventory, file: InventoryFile) -> Iterator[pa.Tab
 
 def _tables(data: bytes, name: str, columns: Sequence[str]) -> Iterator[pa.Table]:
     if name.endswith(".parquet"):
-        file = pq.ParquetFile(io.BytesIO(data))
-        wanted = [column for column in file.schema_arrow.names if _meaning_of(column) is not None]
-        for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=wanted):
-            yield _select_known_columns(pa.Table.from_batches([batch]))
-        if not file.metadata.num_rows:
-            yield _select_known_columns(file.schema_arrow.empty_table())
+        with open_parquet(data) as file:
+            schema, rows = file.schema_arrow, file.metadata.num_rows
+        wanted = [column for column in schema.names if _meaning_of(column) is not None]
+        for batch in parquet_batches(data, rows=BATCH_ROWS, columns=wanted):
+            yield _select_known_columns(batch)
+        if not rows:
+            yield _select_known_columns(schema.empty_table())
         return
 
     def open_data() -> io.BufferedIOBase:
