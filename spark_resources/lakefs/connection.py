@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import threading
@@ -18,6 +19,7 @@ from typing import Any
 from spark_resources.errors import DamagedData, Forbidden, NotFound, Transient, Unavailable, full_stop, shortened
 from spark_resources.lakefs.responses import Body
 from spark_resources.lakefs.settings import LakeFSSettings, api_address
+from spark_resources.stores import size_limits
 from spark_resources.stores.retry import TRANSIENT_STATUSES, is_permanent_tls_error, redirect_target, retry_after_s
 
 CONCURRENT_TASKS = 4  # tasks of one process that send requests concurrently: the driver reads several branches
@@ -131,6 +133,9 @@ class Connection:
             if not error.status:
                 raise self._unreachable_error(call, str(error.reason)) from None
             return int(error.status), error.headers or {}, error.body or ""
+        except _TooLarge:
+            limit = f"a response of more than {size_limits.MAX_RESPONSE_BYTES:,} bytes"
+            raise self._not_lakefs_error(call, limit) from None
         except UnicodeDecodeError:
             raise self._not_lakefs_error(call, "a response that is not text") from None
         except UnicodeEncodeError:
@@ -245,7 +250,35 @@ def _sdk_client(settings: LakeFSSettings) -> Any:
         redirect=False,  # following one would drop the credentials or send them elsewhere
         raise_on_status=False,
     )
-    return UnparsedApiClient(configuration)
+    client = UnparsedApiClient(configuration)
+    _limit_responses(client.rest_client.pool_manager)
+    return client
+
+
+class _TooLarge(Exception):
+    """Raised for a response of more than MAX_RESPONSE_BYTES."""
+
+
+def _limit_responses(pool: Any) -> None:
+    """Make a pool read each response in pieces, and no more of it than MAX_RESPONSE_BYTES, decompressed."""
+    import urllib3
+
+    send = pool.urlopen
+
+    def urlopen(method: str, url: str, **options: Any) -> urllib3.HTTPResponse:
+        response = send(method, url, **{**options, "preload_content": False})
+        body = io.BytesIO()
+        for piece in response.stream(size_limits.PIECE, decode_content=True):
+            body.write(piece)
+            if body.tell() > size_limits.MAX_RESPONSE_BYTES:
+                response.close()
+                raise _TooLarge
+        body.seek(0)
+        return urllib3.HTTPResponse(
+            body, response.headers, response.status, response.version, reason=response.reason, decode_content=False
+        )
+
+    pool.urlopen = urlopen
 
 
 def _parse_json(text: str) -> Any:

@@ -165,7 +165,9 @@ class Store(Protocol):
 
     def stat(self, key: str) -> StoredObject: ...
 
-    def read(self, key: str) -> bytes: ...
+    def read(self, key: str) -> bytes:
+        """The whole object. Raises `DamagedData`, and reads nothing, if it is larger than its `size_limit`."""
+        ...
 
     def write(self, key: str, data: bytes) -> str:
         """Write or replace; returns the tag that `replace_if_unchanged` takes."""
@@ -175,7 +177,9 @@ class Store(Protocol):
         """Like `write`, but raises `AlreadyExists` if the key exists. Atomic if `capabilities.conditional_writes`."""
         ...
 
-    def read_with_tag(self, key: str) -> tuple[bytes, str]: ...
+    def read_with_tag(self, key: str) -> tuple[bytes, str]:
+        """Like `read`, with the tag that `replace_if_unchanged` takes."""
+        ...
 
     def replace_if_unchanged(self, key: str, data: bytes, tag: str) -> str:
         """Replace the object; returns its new tag. Raises `Changed` if `tag` doesn't match or the object is gone.

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 
-from spark_resources.errors import Forbidden, NotFound, WrongUsage
-from spark_resources.stores import Store
-from spark_resources.stores.base import AlreadyExists, Changed, Deletion
+from spark_resources.errors import DamagedData, Forbidden, NotFound, WrongUsage
+from spark_resources.stores import Store, size_limits
+from spark_resources.stores.base import AlreadyExists, Changed, Deletion, read_to_verify
 from tests.support.store_providers import Provider, all_keys, write_all
 
 
@@ -21,6 +23,22 @@ def test_objects_are_read_back_as_written(store: Store) -> None:
         assert store.read("data/x") == data
         assert store.stat("data/x").size == len(data)
         assert store.read_with_tag("data/x")[0] == data
+
+
+def test_an_object_that_is_larger_than_its_limit_is_not_read(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anyone who may write to the namespace can put a file there that would fill the memory of a process."""
+    limits = tuple(replace(limit, max_bytes=100) for limit in size_limits.LIMITS)
+    monkeypatch.setattr(size_limits, "LIMITS", limits)
+    reads: list[Callable[[str], object]] = [store.read, store.read_with_tag, partial(read_to_verify, store)]
+
+    for key in ("_lakefs/retention/gc/lakegc/m1/mark.json", f"_lakefs/{'a' * 64}"):
+        store.write(key, b"x" * 100)
+        assert store.read(key) == read_to_verify(store, key) == b"x" * 100
+
+        store.write(key, b"x" * 101)
+        for read in reads:
+            with pytest.raises(DamagedData, match=rf"{key} in .* has 101 bytes or more, but .* at most 100, so it"):
+                read(key)
 
 
 def test_every_method_raises_an_error_for_a_missing_object(store: Store) -> None:

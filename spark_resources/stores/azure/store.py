@@ -42,6 +42,7 @@ from spark_resources.stores.base import (
 )
 from spark_resources.stores.retry import RetryPolicy, retried, write_conditionally
 from spark_resources.stores.settings import StoreSettings
+from spark_resources.stores.size_limits import check_size
 
 # Keys that Azure refuses or folds (a backslash becomes a slash, a final dot is dropped), or that a URL can't contain.
 UNSUPPORTED_KEYS = frozenset(
@@ -197,6 +198,7 @@ class AzureStore:
         client = self.client.get_blob_client(self.full_key(key))
         with translated_errors(self.where, "read", key):
             download = client.download_blob()
+            check_size(download.size, key, self.where)
             data: bytes = download.readall()
         if not download.properties.etag:
             raise Unavailable(

@@ -15,21 +15,28 @@ import google_crc32c
 
 from spark_resources.errors import Unavailable
 from spark_resources.stores.gcs.client import CorruptContent, GCSClient, object_path
+from spark_resources.stores.size_limits import PIECE, check_size, joined
 
 _FIELDS = "kind,name,generation,crc32c"
 _CONTENT_TYPE = "application/octet-stream"
 
 
-def read_object(client: GCSClient, bucket: str, name: str) -> tuple[bytes, str]:
-    """The bytes as stored, and their generation. Raises the client's errors.
+def read_object(client: GCSClient, bucket: str, name: str, *, key: str, where: str) -> tuple[bytes, str]:
+    """The bytes as stored, and their generation. Raises the client's errors, and `DamagedData` for too many bytes.
+
+    `key` is the object's key in the namespace `where`, for its size limit.
 
     Compressed content is not decompressed, because the size and checksum refer to the compressed bytes.
     """
     with client.request(
         "GET", object_path(bucket, name), params={"alt": "media"}, headers={"Accept-Encoding": "gzip"}, stream=True
     ) as response:
-        data: bytes = response.raw.read(decode_content=False)
         headers = response.headers
+        if "Content-Length" in headers:
+            check_size(int(headers["Content-Length"]), key, where)
+            data: bytes = response.raw.read(decode_content=False)
+        else:
+            data = joined(response.raw.stream(PIECE, decode_content=False), key, where)
     expected = _crc32c_in_header(headers.get("x-goog-hash", ""))
     if expected is not None and expected != crc32c_of(data):
         raise CorruptContent(f"{len(data)} bytes were received, with a CRC32C other than {expected}")

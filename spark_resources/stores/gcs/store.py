@@ -214,7 +214,7 @@ class GCSStore:
     def read_with_tag(self, key: str) -> tuple[bytes, str]:
         full = self.full_key(key)
         with translated_errors(self.where, "read", key), self.missing_object_errors(key):
-            return read_object(self.client, self.bucket, full)
+            return read_object(self.client, self.bucket, full, key=key, where=self.where)
 
     def etag_is_md5(self, key: str) -> bool:
         return False  # the listed checksum is a CRC32C

@@ -30,6 +30,7 @@ from spark_resources.stores.local.files import modified_at
 from spark_resources.stores.local.listing import walk
 from spark_resources.stores.local.transfer import LocalStreams
 from spark_resources.stores.retry import NO_RETRIES
+from spark_resources.stores.size_limits import check_size
 
 
 class LocalStore:
@@ -99,6 +100,7 @@ class LocalStore:
 
     def read(self, key: str) -> bytes:
         with self.folder.file("read", key) as descriptor, open(descriptor, "rb", buffering=0, closefd=False) as file:
+            check_size(os.fstat(descriptor).st_size, key, self.where)
             return file.readall()  # in one piece, so that no buffers have to be joined
 
     def read_with_tag(self, key: str) -> tuple[bytes, str]:

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from spark_resources.stores.s3.fast_requests import Failures, FallBackToBoto3, ca_bundle_of
 from spark_resources.stores.settings import StoreSettings
+from spark_resources.stores.size_limits import size_limit
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -58,7 +59,12 @@ class FastReads:
         try:
             import obstore
 
-            data: bytes = obstore.get(self._store(), key).bytes().to_bytes()
+            found = obstore.get(self._store(), key)
+            if found.meta["size"] > size_limit(key).max_bytes:
+                raise FallBackToBoto3
+            data: bytes = found.bytes().to_bytes()
+        except FallBackToBoto3:
+            raise
         except FileNotFoundError as error:
             raise FallBackToBoto3 from error
         except Exception as error:  # boto3 gets the same error, and reports it

@@ -20,6 +20,7 @@ from botocore.httpsession import get_cert_path
 from botocore.utils import get_environ_proxies
 
 from spark_resources.stores.settings import StoreSettings
+from spark_resources.stores.size_limits import MAX_RESPONSE_BYTES, size_limit
 
 if TYPE_CHECKING:
     from botocore.awsrequest import AWSPreparedRequest
@@ -148,9 +149,11 @@ class FastRequests:
 
     def read(self, key: str) -> bytes | None:
         """A whole object; None if no request was sent. Raises `FallBackToBoto3` for a failed request."""
-        return self._send("GET", f"/{quote(key, safe='/~')}", {})
+        return self._send("GET", f"/{quote(key, safe='/~')}", {}, max_bytes=size_limit(key).max_bytes)
 
-    def _send(self, method: str, key_or_query: str, headers: Mapping[str, str]) -> bytes | None:
+    def _send(
+        self, method: str, key_or_query: str, headers: Mapping[str, str], *, max_bytes: int = MAX_RESPONSE_BYTES
+    ) -> bytes | None:
         """The body of a response with status 200; None if no request was sent. Raises `FallBackToBoto3` otherwise."""
         address, pool = self._address, self._pool
         if address is None or pool is None or self._failures.too_many:
@@ -168,8 +171,15 @@ class FastRequests:
             request_headers: dict[str, Any] = dict(request.headers.items())
             if method == "PUT":
                 request_headers["Content-Length"] = "0"
-            response = pool.urlopen(method, path, headers=request_headers, redirect=False, decode_content=False)
-            body, is_success = response.data, response.status == 200
+            response = pool.urlopen(
+                method, path, headers=request_headers, redirect=False, decode_content=False, preload_content=False
+            )
+            if int(response.headers.get("Content-Length", 0)) > max_bytes:
+                response.close()  # instead of reading it; boto3 reports it
+                raise FallBackToBoto3
+            body, is_success = response.read(), response.status == 200
+        except FallBackToBoto3:
+            raise
         except Exception as error:  # boto3 gets the same error, and reports it
             self._failures.add()
             raise FallBackToBoto3 from error

@@ -43,6 +43,7 @@ from spark_resources.stores.s3.fast_requests import FallBackToBoto3, FastRequest
 from spark_resources.stores.s3.listing import Listing, listing_of, parse_listing, replace_listing_parser
 from spark_resources.stores.s3.transfer import S3Streams
 from spark_resources.stores.settings import StoreSettings
+from spark_resources.stores.size_limits import PIECE, check_size, joined
 
 AWS = Capabilities(md5_etags=True)
 S3_COMPATIBLE = Capabilities()
@@ -212,7 +213,11 @@ class S3Store:
         full = self.full_key(key)
         with translated_errors(self.where, "read", key):
             response = self.client.get_object(Bucket=self.bucket, Key=full)
-            return response["Body"].read(), unquoted(response["ETag"])
+            body, length = response["Body"], response.get("ContentLength")
+            if length is None:
+                return joined(body.iter_chunks(PIECE), key, self.where), unquoted(response["ETag"])
+            check_size(length, key, self.where)
+            return body.read(), unquoted(response["ETag"])
 
     def etag_is_md5(self, key: str) -> bool:
         """True for a plain upload to a store with MD5 ETags; multipart, KMS and SSE-C ETags only look like an MD5."""
