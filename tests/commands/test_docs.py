@@ -31,12 +31,12 @@ NOT_OURS = {
     "--include", "--files-from", "--files-from-raw", "--no-traverse", "--ignore-existing",  # rclone's
     "--config", "--cache-dir", "--parallelism", "--presign",  # the standalone collector's
     "--select", "--partition", "--tags",  # Dagster's
-    "--check", "--no-dev", "--extra",  # ruff's, uv's
+    "--check", "--no-dev", "--extra", "--group",  # ruff's, uv's
     "--now", "--read-only",  # systemctl's, dagster-webserver's
     "--objects", "--commits", "--runs", "--size", "--factor", "--pairs",  # of benchmarks
     "--latency", "--limits", "--in-flight", "--files", "--repositories", "--marks", "--postgres",
     "--operations", "--faults", "--mark", "--scenario", "--without", "--processes", "--progress",  # of the model
-    "--seed", "--minutes",
+    "--seed", "--minutes", "--seconds", "--corpus", "--replay",
 }  # fmt: skip
 
 # one process for all, so that the imports of tests are done once
