@@ -47,6 +47,7 @@ def fuzz(name: str, corpus: Path, seconds: int, seed: int) -> Run:
         "seed": seed,
         "max_len": MAX_INPUT,
         "rss_limit_mb": MAX_MEMORY_MB,
+        "report_slow_units": 2 * seconds + 600,
         "print_final_stats": 1,
     }
     command = [sys.executable, "-m", "tests.fuzz.one_target", name, str(corpus)]
