@@ -22,7 +22,7 @@ from spark_resources.errors import DamagedData
 from spark_resources.model import Commit
 from spark_resources.sstable import ENTRY_SCHEMA, Branch, Entry, RangeRef, Tag, WrittenTable
 from spark_resources.sstable.blocks import FOOTER_LENGTH, InvalidTable, block_records, open_table, read_block
-from spark_resources.sstable.decoders import READABLE, Decoder, vectorised_decoder
+from spark_resources.sstable.decoders import READABLE, Decoder, vectorized_decoder
 from spark_resources.sstable.wire import as_uvarint, uvarint
 from tests.fuzz.mutations import mutate_bytes
 from tests.fuzz.target import Kind, Target, Violation, require, value_or_refusal
@@ -95,7 +95,7 @@ def _readers() -> dict[str, _Reader]:
         "tags": _Reader(lambda data, name: sstable.read_tags(data, name=name)),
         "records": _Reader(lambda data, name: sstable.read_records(data, name=name)),
     }
-    for decoder in (READABLE, vectorised_decoder()):
+    for decoder in (READABLE, vectorized_decoder()):
         readers[f"rows, {decoder.name}"] = _Reader(partial(_rows, decoder=decoder))
         readers[f"verified rows, {decoder.name}"] = _Reader(partial(_verified_rows, decoder=decoder), verifies=True)
         readers[f"id, {decoder.name}"] = _Reader(partial(_verified, decoder=decoder), verifies=True)
@@ -250,17 +250,17 @@ def check_decoders(data: bytes) -> None:
     for columns in (COLUMNS, ("address", "address_type"), ("path",)):
         batches = [
             _outcome(partial(sstable.read_entries, data, name=name, columns=columns, decoder=decoder))
-            for decoder in (READABLE, vectorised_decoder())
+            for decoder in (READABLE, vectorized_decoder())
         ]
         for batch in batches:
             if not isinstance(batch, str):
                 batch.validate(full=True)
         require(batches[0] == batches[1], f"decoders disagree on {columns}: {batches!r:.800}")
         _require_order(batches[0])
-    ids = [_outcome(partial(sstable.table_id, data, name=name, decoder=d)) for d in (READABLE, vectorised_decoder())]
+    ids = [_outcome(partial(sstable.table_id, data, name=name, decoder=d)) for d in (READABLE, vectorized_decoder())]
     require(ids[0] == ids[1], f"decoders disagree on the id: {ids!r:.800}")
     if len(ids[0]) == len(name):
-        verified = _outcome(partial(_verified_rows, data, ids[0], vectorised_decoder()))
+        verified = _outcome(partial(_verified_rows, data, ids[0], vectorized_decoder()))
         require(
             verified == _outcome(partial(_verified_rows, data, ids[0], READABLE)), "decoders disagree on verified rows"
         )
