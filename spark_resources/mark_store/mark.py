@@ -24,6 +24,7 @@ from spark_resources.errors import (
     Untrusted,
     WrongUsage,
     duration,
+    shortened,
 )
 from spark_resources.identifiers import lakefs_id, repository_on
 from spark_resources.mark_store.record import (
@@ -445,7 +446,7 @@ def refuse_foreign_namespace(place: Place, repository: str, created: datetime) -
         check_format(owner.pop("format", OWNER_FORMAT), OWNER_FORMAT, f"{store.where}/{OWNER_KEY}")
     if owner != own_claim:
         is_readable = isinstance(owner, dict) and owner.keys() == own_claim.keys()
-        identity = f"{owner['repository']}, created {owner['created']}" if is_readable else "unreadable"
+        identity = shortened(f"{owner['repository']}, created {owner['created']}", 200) if is_readable else "unreadable"
         raise Refused(
             f"the namespace {place.namespace.uri} is recorded as belonging to another repository ({identity}; this is "
             f"{repository}, created {own_claim['created']}). Two repositories that share a namespace would delete "

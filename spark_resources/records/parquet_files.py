@@ -37,8 +37,10 @@ def parquet_batches(data: bytes, *, rows: int, columns: Sequence[str] | None = N
         count = size = 0
         # without Arrow's threads: a process that ends right after they start is sometimes aborted
         for batch in map(_decoded, file.iter_batches(min(rows, _ROWS_AT_ONCE), columns=columns, use_threads=False)):
+            if batch.num_rows < 0:  # len() would be an error in Python
+                raise ValueError("it states a negative number of rows")
             pending.append(batch)
-            count, size = count + len(batch), size + batch.nbytes
+            count, size = count + batch.num_rows, size + batch.nbytes
             if size > MAX_BYTES:
                 raise ValueError(f"its rows take more than {MAX_BYTES:,} bytes of memory")
             if count >= rows:

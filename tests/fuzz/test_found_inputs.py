@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 from collections.abc import Callable
@@ -14,12 +15,13 @@ import pytest
 from lakegc_assets.approval.verify_files import address_column, lines_of_text
 from lakegc_assets.rules.rules_file import parse_rules
 from spark_resources.copying.backup_task import properties_from_json
-from spark_resources.errors import DamagedData, LakegcError, Unavailable, WrongUsage
+from spark_resources.errors import DamagedData, LakegcError, Refused, Unavailable, WrongUsage
 from spark_resources.lakefs import responses
 from spark_resources.lakefs.connection import Response
 from spark_resources.lakefs.gc_lists import UNCOMMITTED_COLUMNS, read_uncommitted_file
 from spark_resources.lakefs.responses import Body
 from spark_resources.mark_store.foreign_expired_set import addresses_in
+from spark_resources.mark_store.mark import OWNER_KEY, refuse_foreign_namespace
 from spark_resources.mark_store.record import MarkRecord
 from spark_resources.records import parquet_files
 from spark_resources.records.parquet_files import parquet_batches, parquet_rows
@@ -33,6 +35,11 @@ from tests.fuzz.records import MARK, NOON, RECORDED
 from tests.fuzz.responses import AZURE_BLOB, AZURE_LISTING, GCS_LISTING, GCS_OBJECT, S3_LISTING, S3_OBJECT, _azure, _s3
 
 LONG = "9" * 5_000
+NEGATIVE_ROWS = (
+    "UEFSMRUEGRw1ABgGc2NoZW1hFQAAFgAZHBkMFgAWsQAAAAAAGRwYDEFSUk9XOnNjaGVtYRhMLy8vLy96QUFBQUFRQUFBQUFBQUtB"
+    "QXdBQmdBRkFBZ0FDZ0FBQUFBQkJBQU1BQUFBQ0FBSUFBQUFCQUFJQUFBQUJBQUFBQUFBQUFBPQAYIHBhcnF1ZXQtY3BwLWFycm93"
+    "IHZlcnNpb24gMjYuMC4xGQwApAAAAFBBUjE="
+)
 
 
 # --- listings -------------------------------------------------------------------------------------------------------
@@ -81,6 +88,11 @@ def test_a_message_shows_only_the_beginning_of_a_long_text_from_outside() -> Non
         _message(lambda: parse_rules(json.dumps({LONG: 1}).encode(), "here.json"), WrongUsage),
         _message(lambda: responses.change(Body({"type": LONG, "path": ""}, "here")), DamagedData),
     ]
+
+    owner = {"repository": LONG, "created": NOON.isoformat(), "format": 1}
+    namespace.put(OWNER_KEY, json.dumps(owner).encode())
+    messages.append(_message(lambda: refuse_foreign_namespace(namespace.place(), "here", NOON), Refused))
+    messages.append("here" + _message(lambda: gcs_listing(json.dumps({"kind": LONG}).encode()), Unavailable))
 
     for message in messages:
         assert "here" in message
@@ -144,6 +156,15 @@ def test_text_in_parquet_that_is_not_utf8_is_refused() -> None:
         read_uncommitted_file(_parquet(pa.table(listed)), where="here")
     with pytest.raises(DamagedData, match="here"):
         lines_of_text(b"data/\x80\n", "here")
+
+
+def test_a_parquet_file_with_a_negative_number_of_rows_is_refused() -> None:
+    """In Python, the length of what Arrow reads from it is a SystemError."""
+    data = base64.b64decode(NEGATIVE_ROWS)
+
+    for read in (lambda: addresses_in(data, "here"), lambda: address_column(data, "here")):
+        with pytest.raises(DamagedData, match="here"):
+            read()
 
 
 @pytest.mark.parametrize("stays_encoded", [False, True])
