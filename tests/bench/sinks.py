@@ -26,7 +26,8 @@ class Folder:
     def put(self, key: str, data: bytes) -> None:
         path = self.root / key
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
+        if not path.exists():  # a table's name is the hash of its content, and overwriting files is slow
+            path.write_bytes(data)
 
     def fill(self, objects: Iterable[tuple[str, int, int]]) -> None:
         """Write objects by key, size and time in seconds, in the order of their folders."""

@@ -93,6 +93,9 @@ SIZES = {
         # a million live objects in ranges of the server's own size; 5 M entries in the ranges of retained commits
         Size("L", 1, 20, 50_000, 4_005, 2_100, every=24, changed=1_000, tail=20, forks=199, fork_commits=5,
              staged=10_000, garbage=50_000, markers=20, slices=500),
+        # 10,000 branches and 100,000 commits, with few objects
+        Size("B", 1, 2, 1_000, 80_002, 40_000, every=800, changed=20, forks=9_999, fork_commits=2, staged=10_000,
+             garbage=5_000, markers=1, slices=50),
         # 30,000 commits, 120,000 ranges with 50 M entries, 20 M objects, 5 M of them staged on 1,000 branches
         Size("XL", 1_000, 30, 417, 31, 15, rewrites=3, changed=20, staged=5_000_000, garbage=690_000, slices=2_000),
     )
