@@ -108,7 +108,7 @@ mark_job = dg.define_asset_job(
     executor_def=dg.in_process_executor,
     description="""Finds the expired objects of one lakeFS repository, with reasons. **It deletes nothing.**
 
-To make a mark: **Materialize all**, then add a partition `repository|mark_id`, for example `lake|20261121T085000Z`: the
+To make a mark: **Materialize all**, then add a partition `repository:mark_id`, for example `lake:20261121T085000Z`: the
 repository's id and an id for this mark, by convention the time in UTC. The five assets run one after another in one
 process. A failed mark can be resumed from the asset that failed; a finished one is never changed, so the
 next mark needs a new id.
@@ -138,7 +138,7 @@ APPROVE_TEMPLATE = {"ops": {give_approval.name: {"config": {"by": "", "digest": 
     executor_def=dg.in_process_executor,
     description="""Approves one expired set, so that a sweep may delete it. **It deletes nothing itself.**
 
-On the *Launchpad*: choose the partition `repository|mark_id`, and fill in who you are (`by`) and the digest of the set
+On the *Launchpad*: choose the partition `repository:mark_id`, and fill in who you are (`by`) and the digest of the set
 that you reviewed (`digest`, at least its first 12 characters; *expired_set* shows it). A brake that has tripped is
 released by name, with a reason: `release: {share: the old experiments were deleted on purpose}`. Leave out `layout`:
 it is only for marks of the reference collector, and only if several of its layouts have a mark with the same id. If a
@@ -155,8 +155,11 @@ sweep_job = dg.define_asset_job(
     executor_def=dg.in_process_executor,
     description="""Deletes approved objects that are still garbage. **This job deletes.**
 
-It takes one partition, `repository|mark_id`, whose mark was approved (see *sweep_approval*), re-verifies everything,
-and reports on every object. An interrupted sweep resumes when it is launched again.""",
+It takes one partition, `repository:mark_id`, whose mark was approved (see *sweep_approval*), re-verifies everything,
+and reports on every object. An interrupted sweep resumes when it is launched again.
+
+Dagster warns that *backup*, which comes before *sweep_report*, hasn't been materialized. Unless LAKEGC_BACKUP_TO is
+set, no backup is needed: launch the sweep all the same.""",
 )
 backup_job = dg.define_asset_job(
     "back_up",
@@ -165,7 +168,7 @@ backup_job = dg.define_asset_job(
     executor_def=dg.in_process_executor,
     description="""Copies one mark's expired objects to another bucket, container or folder. **It deletes nothing.**
 
-It takes one partition, `repository|mark_id`; the destination is LAKEGC_BACKUP_TO, or `to` in its config. An
+It takes one partition, `repository:mark_id`; the destination is LAKEGC_BACKUP_TO, or `to` in its config. An
 interrupted backup resumes when it is launched again.""",
 )
 backup_and_sweep_job = dg.define_asset_job(

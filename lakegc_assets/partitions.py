@@ -15,7 +15,7 @@ from spark_resources.model import Partition
 from spark_resources.settings import has_json_logs
 
 PARTITIONS = dg.DynamicPartitionsDefinition(name="repository_and_mark")
-"""One partition per repository and mark; its key is `repository|mark_id`."""
+"""One partition per repository and mark; its key is `repository:mark_id`."""
 
 
 PARTITION_TAG = "dagster/partition"

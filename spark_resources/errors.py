@@ -47,7 +47,7 @@ class WrongUsage(LakegcError):
 
 
 class NotAPartition(WrongUsage):
-    """Raised for a partition key that isn't `repository|mark_id`."""
+    """Raised for a partition key that isn't `repository:mark_id`."""
 
 
 class Refused(LakegcError):

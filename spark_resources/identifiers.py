@@ -88,9 +88,15 @@ def matches_repository(repository: str, pattern: str) -> bool:
     return fnmatchcase(repository if "/" in pattern else lakefs_id(repository), pattern)
 
 
+_SEPARATOR = ":"
+_EARLIER_SEPARATOR = "|"
+"""The separator in partition keys of earlier versions. Dagster's UI takes it for one between dimensions of partitions,
+so that its dialogs select another partition, which doesn't exist."""
+
+
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """One repository and one mark: the key of every asset's partition, `repository|mark_id`."""
+    """One repository and one mark: the key of every asset's partition, `repository:mark_id`."""
 
     repository: str
     mark_id: str
@@ -107,11 +113,13 @@ class Partition:
 
     @classmethod
     def parse(cls, key: str) -> Partition:
-        """The partition with this key. Raises `NotAPartition`, naming what is expected, if the key is invalid."""
-        repository, bar, mark_id = key.partition("|")
-        if not bar or not _REPOSITORY.match(repository):
+        """The partition with this key, which may be one of an earlier version. Raises `NotAPartition`, naming what is
+        expected, if the key is invalid."""
+        separator = _SEPARATOR if _SEPARATOR in key else _EARLIER_SEPARATOR
+        repository, separated, mark_id = key.partition(separator)
+        if not separated or not _REPOSITORY.match(repository):
             raise NotAPartition(
-                f"partition '{key}' is not of the form repository|mark_id, for example lake|20261121T085000Z"
+                f"partition '{key}' is not of the form repository:mark_id, for example lake:20261121T085000Z"
             )
         try:
             return cls(repository, check_mark_id(mark_id))
@@ -119,4 +127,9 @@ class Partition:
             raise NotAPartition(str(error)) from None
 
     def __str__(self) -> str:
-        return f"{self.repository}|{self.mark_id}"
+        return f"{self.repository}{_SEPARATOR}{self.mark_id}"
+
+    @property
+    def keys(self) -> tuple[str, str]:
+        """All keys under which Dagster may have this partition: the present one, and that of earlier versions."""
+        return str(self), f"{self.repository}{_EARLIER_SEPARATOR}{self.mark_id}"

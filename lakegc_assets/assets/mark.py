@@ -94,7 +94,7 @@ def namespace_slices(context: dg.AssetExecutionContext, config: MarkConfig, mark
     lakeFS stays in the bucket, because some commit may still refer to it, and lakeFS itself removes nothing. lakegc
     finds the objects that nothing refers to any more. A *mark* is one scan of one repository: group **mark**
     collects what is stored and what is referred to, group **review** is what remains, for a person to review and
-    approve, and group **sweep** deletes what was approved, and nothing else. The partition `repository|mark_id` names
+    approve, and group **sweep** deletes what was approved, and nothing else. The partition `repository:mark_id` names
     the repository and the scan.
 
     This must be the first step: an object that is written after it isn't on the list, so it can't be mistaken for

@@ -53,7 +53,8 @@ def sweep_report(context: dg.AssetExecutionContext, config: SweepConfig, marks: 
     changes refer to *now* is read again before the first delete, and whenever that re-verification has become too old.
     Objects that became live are *rescued*. Objects that are no longer byte for byte the marked ones are *changed*, and
     are kept, too. The task that deletes an object records its outcome, so a killed sweep resumes when it is run again.
-    If LAKEGC_BACKUP_TO is set, only objects in a complete backup of this very set are deleted.
+    If LAKEGC_BACKUP_TO is set, only objects in a complete backup of this very set are deleted. Otherwise no backup is
+    needed: launch the sweep even though Dagster warns that *backup* hasn't been materialized.
 
     Deleted objects can't be recovered. With `quarantine: true` or LAKEGC_SWEEP_QUARANTINE, objects are quarantined
     instead, and `lakegc undo` restores them.

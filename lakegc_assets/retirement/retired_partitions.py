@@ -19,14 +19,16 @@ def remove_partitions(instance: dg.DagsterInstance, repository: str, mark_ids: C
     removed; the others follow the next time."""
     name = str(PARTITIONS.name)
     existing = set(instance.get_dynamic_partitions(name))
-    wanted = [key for mark_id in mark_ids if (key := partition_key(repository, mark_id)) in existing][:MAX_PER_CALL]
+    keys = [key for mark_id in mark_ids for key in partition_keys(repository, mark_id)]
+    wanted = [key for key in keys if key in existing][:MAX_PER_CALL]
     for key in wanted:
         instance.delete_dynamic_partition(name, key)
     return wanted
 
 
-def partition_key(repository: str, mark_id: str) -> str | None:
+def partition_keys(repository: str, mark_id: str) -> tuple[str, ...]:
+    """All keys under which Dagster may have a mark's partition; none if the mark's id is invalid."""
     try:
-        return str(Partition.of(repository, mark_id))
+        return Partition.of(repository, mark_id).keys
     except LakegcError:
-        return None
+        return ()

@@ -167,7 +167,8 @@ def requests_for_due_repositories(
 
 
 def has_partition(instance: dg.DagsterInstance, repository: Repository, mark_id: str) -> bool:
-    return instance.has_dynamic_partition(str(PARTITIONS.name), str(Partition.of(repository.id, mark_id)))
+    keys = Partition.of(repository.id, mark_id).keys
+    return any(instance.has_dynamic_partition(str(PARTITIONS.name), key) for key in keys)
 
 
 def report_dead_runs(context: dg.ScheduleEvaluationContext, without_lease: Collection[str]) -> None:

@@ -58,10 +58,11 @@ def decide_all(
     return results
 
 
-def was_reported(instance: dg.DagsterInstance, partition_key: str, approval: Approval) -> bool:
-    """Whether Dagster has the event of this approval. It hasn't if the daemon was killed after approving."""
+def was_reported(instance: dg.DagsterInstance, partition: Partition, approval: Approval) -> bool:
+    """Whether Dagster has the event of this approval, under any key of its partition: a second one would start a second
+    sweep. Dagster doesn't have it if the daemon was killed after approving."""
     newest = instance.fetch_materializations(
-        dg.AssetRecordsFilter(asset_key=APPROVAL, asset_partitions=[partition_key]), limit=10
+        dg.AssetRecordsFilter(asset_key=APPROVAL, asset_partitions=partition.keys), limit=10
     ).records
     events = [event.asset_materialization for event in newest]
     shown = (shown_digest(approval), approval.digest)  # events of earlier versions have the whole digest
@@ -74,9 +75,9 @@ def report_new(instance: dg.DagsterInstance, repository: str, decision: Decision
     """Report an approval to Dagster, unless it has been reported."""
     if decision.proposal is None or decision.approval is None:
         return
-    key = str(Partition.of(repository, decision.approval.mark_id))
-    if not was_reported(instance, key, decision.approval):
-        report_approval(instance, key, decision.proposal, decision.approval)
+    partition = Partition.of(repository, decision.approval.mark_id)
+    if not was_reported(instance, partition, decision.approval):
+        report_approval(instance, str(partition), decision.proposal, decision.approval)
 
 
 @dg.sensor(

@@ -143,7 +143,8 @@ def request_to_resume(instance: dg.DagsterInstance, lakefs: LakeFS, run: dg.Dags
     Raises `NothingToDo` if the sweep was finished or its approval revoked in the meantime, `NotResumed` or `TryLater`
     with the reason if it must not be started, or not yet, and the error if the mark can't be read.
     """
-    partition = Partition.parse(run.tags[PARTITION_TAG])
+    key = run.tags[PARTITION_TAG]
+    partition = Partition.parse(key)
     try:
         target, settings = target_for_tick(lakefs, partition.repository)
         record = Mark.open(target.place, partition.mark_id).record
@@ -164,7 +165,7 @@ def request_to_resume(instance: dg.DagsterInstance, lakefs: LakeFS, run: dg.Dags
         raise TryLater(f"{holder.who} holds the lease until {holder.until:%H:%M:%S} UTC")
     return dg.RunRequest(
         run_key=f"resumed approval {approval.sha256}",
-        partition_key=str(partition),
+        partition_key=key,  # which Dagster has, even if it is one of an earlier version
         job_name=run.job_name,
         run_config={"ops": run.run_config.get("ops", {}), **console_config(os.environ)},  # a quarantine stays one
         tags={REPOSITORY_TAG: partition.repository, RESUMED_TAG: approval.sha256, FAILED_RUN_TAG: run.run_id},

@@ -88,7 +88,10 @@ def first_cursor(instance: dg.DagsterInstance) -> Cursor:
     ids = instance.get_latest_storage_id_by_partition(expired_set.key, dg.DagsterEventType.ASSET_MATERIALIZATION)
     newest: dict[str, int] = {}
     for key, storage_id in ids.items():
-        repository = key.partition("|")[0]
+        try:
+            repository = Partition.parse(key).repository
+        except LakegcError:
+            continue  # a person can report a materialization for any text
         newest[repository] = max(storage_id, newest.get(repository, 0))
     if not newest:
         return Cursor(0, {})

@@ -27,7 +27,7 @@ LOCATION = defs.get_repository_def()
 
 def approve(instance: dg.DagsterInstance, lake: Lake, **config: Any) -> dg.ExecuteInProcessResult:
     """Launch the job for the mark m1, as the UI does."""
-    key = f"{lake.name}|m1"
+    key = f"{lake.name}:m1"
     instance.add_dynamic_partitions(str(PARTITIONS.name), [key])
     with environment(lake.sandbox.settings):
         return defs.resolve_job_def(approve_job.name).execute_in_process(
@@ -49,7 +49,7 @@ def refusal(result: dg.ExecuteInProcessResult) -> str:
 def events(instance: dg.DagsterInstance, lake: Lake) -> list[Mapping[str, Any]]:
     """The metadata of the events of `sweep_approval` for the mark."""
     records = instance.fetch_materializations(
-        dg.AssetRecordsFilter(asset_key=APPROVAL, asset_partitions=[f"{lake.name}|m1"]), limit=10
+        dg.AssetRecordsFilter(asset_key=APPROVAL, asset_partitions=[f"{lake.name}:m1"]), limit=10
     ).records
     materializations = [record.asset_materialization for record in records]
     return [
@@ -130,12 +130,12 @@ def test_the_launchpad_leaves_the_fields_of_an_approval_empty() -> None:
     """Name and digest have to be typed: the template of a partition leaves them empty."""
     config = defs.resolve_job_def(approve_job.name).partitioned_config
     assert config is not None
-    assert config.get_run_config_for_partition_key("lake|m1").items() >= APPROVE_TEMPLATE.items()
+    assert config.get_run_config_for_partition_key("lake:m1").items() >= APPROVE_TEMPLATE.items()
 
 
 def test_an_event_reported_by_hand_approves_nothing(lake: Lake, instance: dg.DagsterInstance) -> None:
     """Anyone with access to the UI can report any event. No sweep is requested, and none would begin."""
-    key = f"{lake.name}|m1"
+    key = f"{lake.name}:m1"
     lake.add_mark()
     instance.add_dynamic_partitions(str(PARTITIONS.name), [key])
     records = instance.fetch_materializations(APPROVAL, limit=1).records
@@ -171,4 +171,4 @@ def test_the_sensor_requests_the_sweep_of_an_approved_mark(lake: Lake, instance:
     ) as context:
         tick = approved_sweeps.evaluate_tick(context)
 
-    assert [request.partition_key for request in tick.run_requests or []] == [f"{lake.name}|m1"]
+    assert [request.partition_key for request in tick.run_requests or []] == [f"{lake.name}:m1"]

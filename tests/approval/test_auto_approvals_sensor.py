@@ -11,6 +11,7 @@ import dagster as dg
 import pytest
 
 from lakegc_assets.approval.auto_approval import Decision
+from lakegc_assets.assets.approval_events import report_approval
 from lakegc_assets.assets.review import APPROVAL
 from lakegc_assets.definitions import defs
 from lakegc_assets.sensors import auto_approvals as sensor
@@ -18,6 +19,7 @@ from lakegc_assets.sensors.approvals import approved_sweeps
 from spark_resources.errors import Unavailable
 from spark_resources.lakefs.resource import LakeFSResource
 from spark_resources.lakefs_sandbox import Sandbox
+from spark_resources.model import Partition
 from tests.approval.conftest import Lake
 from tests.support.finished_marks import START
 from tests.support.mark_runs import environment
@@ -62,7 +64,7 @@ class Daemon:
     def events(self) -> list[Any]:
         """The metadata of the reported approvals of the repository."""
         records = self.instance.fetch_materializations(
-            dg.AssetRecordsFilter(asset_key=APPROVAL, asset_partitions=[f"{self.fleet.lake.name}|m1"]), limit=10
+            dg.AssetRecordsFilter(asset_key=APPROVAL, asset_partitions=[f"{self.fleet.lake.name}:m1"]), limit=10
         ).records
         return [record.asset_materialization.metadata for record in records if record.asset_materialization]
 
@@ -86,7 +88,7 @@ def test_the_sensor_announces_and_approves_and_the_sweep_is_requested_once(daemo
     assert str(event["how"].value).startswith("policy: at most 0.01 of all objects")
     with environment(fleet.known), daemon.context(str(before[0].storage_id) if before else "0") as context:
         requests = approved_sweeps.evaluate_tick(context).run_requests or []
-    assert [request.partition_key for request in requests] == [f"{fleet.lake.name}|m1"]
+    assert [request.partition_key for request in requests] == [f"{fleet.lake.name}:m1"]
 
 
 def test_an_approval_that_a_killed_daemon_did_not_report_is_reported_by_the_next_tick(daemon: Daemon) -> None:
@@ -97,6 +99,19 @@ def test_an_approval_that_a_killed_daemon_did_not_report_is_reported_by_the_next
     daemon.tick()
     daemon.tick()
     assert len(daemon.events()) == 1
+
+
+def test_an_approval_that_an_earlier_version_reported_under_its_key_is_not_reported_again(daemon: Daemon) -> None:
+    """The sensor of approved sweeps would start a second sweep."""
+    daemon.fleet.approve()
+    given = daemon.fleet.tick()
+    assert given.proposal is not None
+    assert given.approval is not None
+    _, earlier = Partition.of(daemon.fleet.lake.name, "m1").keys
+    report_approval(daemon.instance, earlier, given.proposal, given.approval)
+
+    daemon.tick()
+    assert daemon.events() == []
 
 
 def test_a_failing_repository_does_not_hold_up_the_others(

@@ -32,20 +32,20 @@ def ended(command: str) -> Result:
 def test_the_documented_commands_add_the_partition_that_a_new_mark_needs(tmp_path: Path) -> None:
     """Dagster's own commands can't add one. Here the mark is of a repository that doesn't exist."""
     for command in (f"python -c '{ADD}'", MATERIALIZE, EXECUTE):
-        assert command.format("lake|m1") in PAGE
+        assert command.format("lake:m1") in PAGE
     with (
         Sandbox(tmp_path / "sandbox") as sandbox,
         environment(sandbox.settings),
         mock.patch.dict(os.environ, {"DAGSTER_HOME": str(tmp_path)}),
     ):
-        without = ended(MATERIALIZE.format("nowhere|m1")).exit_code, failures()
-        exec(ADD.format("nowhere|m1"), {})
+        without = ended(MATERIALIZE.format("nowhere:m1")).exit_code, failures()
+        exec(ADD.format("nowhere:m1"), {})
         partitions = dg.DagsterInstance.get().get_dynamic_partitions(str(PARTITIONS.name))
-        codes = [ended(command.format("nowhere|m1")).exit_code for command in (MATERIALIZE, EXECUTE)]
+        codes = [ended(command.format("nowhere:m1")).exit_code for command in (MATERIALIZE, EXECUTE)]
         stopped = failures()
 
     assert without == (1, [])
-    assert partitions == ["nowhere|m1"]
+    assert partitions == ["nowhere:m1"]
     assert codes == [1, 1]
     assert [failure.metadata["kind"].value for failure in stopped] == ["NotFound", "NotFound"]
     assert all("nowhere" in (failure.description or "") for failure in stopped)

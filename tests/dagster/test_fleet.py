@@ -39,7 +39,7 @@ def freshness(
 
 def test_a_repository_without_a_recent_mark_is_named(lake: Lake, instance: dg.DagsterInstance) -> None:
     """Marks of other repositories, and materializations that somebody reported for any text, don't hide it."""
-    report(instance, "expired_set", f"{lake.name}|m1")
+    report(instance, "expired_set", f"{lake.name}:m1")
     report(instance, "expired_set", "nonsense")
     new = lake.sandbox.create(f"{lake.name}-new").id
     assert freshness(lake.sandbox, instance, [lake.name])["marks_are_recent"].passed
@@ -58,10 +58,10 @@ def test_a_repository_without_a_recent_mark_is_named(lake: Lake, instance: dg.Da
 def test_a_repository_that_is_never_swept_is_named_if_objects_are_expired(
     lake: Lake, instance: dg.DagsterInstance, expired: int, swept: bool, expected: str
 ) -> None:
-    report(instance, "expired_set", f"{lake.name}|m1", expired=9)
-    report(instance, "expired_set", f"{lake.name}|m2", expired=expired)
+    report(instance, "expired_set", f"{lake.name}:m1", expired=9)
+    report(instance, "expired_set", f"{lake.name}:m2", expired=expired)
     if swept:
-        report(instance, "sweep_report", f"{lake.name}|m1")
+        report(instance, "sweep_report", f"{lake.name}:m1")
 
     assert freshness(lake.sandbox, instance, [lake.name])["sweeps_are_recent"].passed
     late = freshness(lake.sandbox, instance, [lake.name], sweep_max_age="0")["sweeps_are_recent"]
@@ -75,7 +75,7 @@ def test_a_repository_that_is_never_swept_is_named_if_objects_are_expired(
 def mark_while_another_deployment_does(
     lake: Lake, instance: dg.DagsterInstance, tags: Mapping[str, str]
 ) -> dg.ExecuteInProcessResult:
-    key = f"{lake.name}|20261121T030000Z"
+    key = f"{lake.name}:20261121T030000Z"
     hold_lease(lake.place.store(), "20261121T030000Z")
     instance.add_dynamic_partitions("repository_and_mark", [key])
     job = dg.Definitions(assets=defs.assets, asset_checks=defs.asset_checks, jobs=defs.jobs, resources=resources())

@@ -107,7 +107,7 @@ class Fleet:
         target, approval = target_of(self.settings, repository), read_approval(place, mark_id)
         assert approval is not None
         proposal = propose(target, mark_id, now=place.store().now())
-        report_approval(self.instance, f"{repository}|{mark_id}", proposal, approval)
+        report_approval(self.instance, f"{repository}:{mark_id}", proposal, approval)
 
     def approve_by_policy(self) -> None:
         with environment(self.settings), self.sensor_context(None) as context:

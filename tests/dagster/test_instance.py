@@ -73,8 +73,8 @@ def test_marks_and_approvals_are_in_postgres_for_the_sensor_and_after_a_restart(
     assert (run.job_name, run.status, run.tags[REPOSITORY_TAG]) == ("mark", dg.DagsterRunStatus.SUCCESS, "lake")
     assert materialized is not None
     assert materialized.run_id == run.run_id
-    assert partitions == ["lake|m1"]
-    assert [(request.job_name, request.partition_key) for request in tick.run_requests or []] == [("sweep", "lake|m1")]
+    assert partitions == ["lake:m1"]
+    assert [(request.job_name, request.partition_key) for request in tick.run_requests or []] == [("sweep", "lake:m1")]
     assert not list(home.rglob("*.db"))
 
 

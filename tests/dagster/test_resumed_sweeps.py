@@ -17,7 +17,7 @@ from lakegc_assets.jobs import backup_and_sweep_job
 from lakegc_assets.partitions import COMMAND_LINE_TAG, RESUMED_TAG
 from lakegc_assets.sensors.failed_sweeps import FAILED_RUN_TAG, resumed_sweeps
 from spark_resources.lakefs.resource import LakeFSResource
-from spark_resources.model import MarkState
+from spark_resources.model import MarkState, Partition
 from tests.approval.conftest import Lake
 from tests.support.leases import hold_lease
 from tests.support.mark_runs import environment
@@ -37,7 +37,7 @@ class Watched:
 
     @property
     def key(self) -> str:
-        return f"{self.lake.name}|m1"
+        return f"{self.lake.name}:m1"
 
     def tick(self) -> list[dg.RunRequest]:
         """The runs that the sensor requests; it keeps its cursor."""
@@ -104,6 +104,19 @@ def test_a_sweep_is_started_again_once_under_one_approval(watched: Watched) -> N
     watched.cursor = before
     assert watched.tick() == []
     watched.fail()
+    assert watched.tick() == []
+
+
+def test_a_failed_sweep_is_started_again_under_the_key_of_an_earlier_version(watched: Watched) -> None:
+    """Dagster doesn't have the partition's present key, and fails the tick if a run is requested for it."""
+    [present, earlier] = Partition.parse(watched.key).keys
+    watched.instance.delete_dynamic_partition("repository_and_mark", present)
+    watched.instance.add_dynamic_partitions("repository_and_mark", [earlier])
+    watched.fail(key=earlier)
+    [request] = watched.tick()
+
+    assert request.partition_key == earlier
+    watched.fail(key=earlier, tags=request.tags)
     assert watched.tick() == []
 
 
@@ -242,7 +255,7 @@ def test_a_failing_repository_holds_up_no_other(watched: Watched) -> None:
     """Neither one that doesn't exist, nor an invalid partition, nor a damaged record."""
     damaged = watched.lake.add_mark(mark_id="m2")
     watched.lake.place.store().write(damaged.key, b"not JSON")
-    for key in ("ghost|m1", "nonsense", f"{watched.lake.name}|m2", watched.key):
+    for key in ("ghost:m1", "nonsense", f"{watched.lake.name}:m2", watched.key):
         watched.fail(key=key)
 
     assert [request.partition_key for request in watched.tick()] == [watched.key]

@@ -138,7 +138,7 @@ def test_the_job_retires_marks_of_each_repository_whatever_the_others_do(
     for lake in lakes:
         for number, age in enumerate((40, 30, 5, 4), 1):
             lake.add(f"m{number}", age=age)
-    keys = {f"{name}|m{number}" for name in NAMES for number in range(1, 5)} | {"lake-z|m1"}
+    keys = {f"{name}:m{number}" for name in NAMES for number in range(1, 5)} | {"lake-z:m1"}
     instance.add_dynamic_partitions(str(PARTITIONS.name), sorted(keys))
     lakes[2].target.place.store().write(key_in_quarantine("m1", "data/x"), b"x")
     lakes[2].retire(10 * timedelta(days=1), ("m2",))
@@ -150,7 +150,7 @@ def test_the_job_retires_marks_of_each_repository_whatever_the_others_do(
     assert not is_success
     assert "lake-b" in why
     assert "lake-c" not in why
-    assert partitions(instance) == keys - {"lake-a|m1", "lake-a|m2", "lake-c|m2"}
+    assert partitions(instance) == keys - {"lake-a:m1", "lake-a:m2", "lake-c:m2"}
     assert [state_of(lakes[0], f"m{number}") for number in range(1, 5)] == [
         MarkState.RETIRED, MarkState.RETIRED, MarkState.MARKED, MarkState.MARKED,
     ]  # fmt: skip
@@ -159,18 +159,22 @@ def test_the_job_retires_marks_of_each_repository_whatever_the_others_do(
     hold_lease(lakes[2].target.place.store(), "m4", for_=-timedelta(days=1))
     assert run(instance) == (True, "")
     assert (state_of(lakes[1], "m1"), state_of(lakes[2], "m1")) == (MarkState.RETIRED, MarkState.MARKED)
-    assert not {"lake-b|m1", "lake-b|m2"} & partitions(instance)
+    assert not {"lake-b:m1", "lake-b:m2"} & partitions(instance)
     assert [lake.retire(10 * timedelta(days=1)).applied for lake in lakes] == [[], [], []]
 
 
 def test_only_so_many_partitions_are_removed_at_a_time(
     instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each takes a transaction of Dagster's database. Partitions of other repositories and invalid ids don't match."""
+    """Each takes a transaction of Dagster's database. Partitions of other repositories and invalid ids don't match;
+    those with the keys of earlier versions do."""
     monkeypatch.setattr(retired_partitions, "MAX_PER_CALL", 2)
     ids = ["m1", "m2", "m3", "not/an id"]
-    instance.add_dynamic_partitions(str(PARTITIONS.name), [f"lake-x|m{n}" for n in range(1, 5)] + ["lake-y|m1"])
+    instance.add_dynamic_partitions(
+        str(PARTITIONS.name), [f"lake-x:m{n}" for n in range(1, 5)] + ["lake-x|m3", "lake-y|m1"]
+    )
     counts = [len(retired_partitions.remove_partitions(instance, "lake-x", ids)) for _ in range(3)]
 
-    assert counts == [2, 1, 0]
-    assert {"lake-x|m4", "lake-y|m1"} <= partitions(instance)
+    assert counts == [2, 2, 0]
+    assert "lake-x|m3" not in partitions(instance)
+    assert {"lake-x:m4", "lake-y|m1"} <= partitions(instance)

@@ -267,7 +267,7 @@ def test_every_run_releases_its_lease(world: World, ran: Run) -> None:
     assert (world.folder / LEASE_KEY).exists()
     assert current_holder(store) is None
 
-    failure_of(world, "lake|never-begun", only=CHAIN[1])
+    failure_of(world, "lake:never-begun", only=CHAIN[1])
     assert current_holder(store) is None
 
 
@@ -312,13 +312,14 @@ def test_the_error_that_stopped_a_run_reaches_the_command_line(world: World, ran
 # --- what a run stops at --------------------------------------------------------------------------------------------
 
 UNUSABLE = {
-    "nonsense": "'nonsense' is not of the form repository|mark_id",
-    "|m1": "is not of the form repository|mark_id",
-    "UPPER/lake|m1": "is not of the form repository|mark_id",
-    "lake|": "mark id",
-    "lake|..": "mark id",
-    "lake|m1/../m2": "mark id",
-    "lake|m\x1b[31m": "mark id",
+    "nonsense": "'nonsense' is not of the form repository:mark_id",
+    ":m1": "is not of the form repository:mark_id",
+    "UPPER/lake:m1": "is not of the form repository:mark_id",
+    "lake:": "mark id",
+    "lake:..": "mark id",
+    "lake|m1:m2": "is not of the form repository:mark_id",
+    "lake:m1/../m2": "mark id",
+    "lake:m\x1b[31m": "mark id",
 }
 
 
@@ -337,7 +338,7 @@ def test_an_invalid_partition_key_is_refused_and_removed(world: World, key: str,
 def test_a_run_for_an_unknown_repository_fails_with_one_sentence(world: World) -> None:
     """No file is written for a repository that the server doesn't have."""
     before = world.files(), sorted(world.sandbox.local_path.iterdir())
-    failure = failure_of(world, "nowhere|m1")
+    failure = failure_of(world, "nowhere:m1")
 
     assert "nowhere" in (failure.description or "")
     assert failure.metadata["kind"].value == "NotFound"
@@ -347,8 +348,8 @@ def test_a_run_for_an_unknown_repository_fails_with_one_sentence(world: World) -
 def test_invalid_options_are_refused_before_a_mark_begins(world: World) -> None:
     """A minimum age without a unit, or below a day without --allow-young."""
     before = world.files()
-    unit = failure_of(world, "lake|m2", config={"min_age": "24"})
-    young = failure_of(world, "lake|m2", config={"min_age": "1h"})
+    unit = failure_of(world, "lake:m2", config={"min_age": "24"})
+    young = failure_of(world, "lake:m2", config={"min_age": "1h"})
 
     assert "expected a duration such as 24h" in (unit.description or "")
     assert "--allow-young" in (young.description or "")
@@ -360,7 +361,7 @@ def test_invalid_options_are_refused_before_a_mark_begins(world: World) -> None:
 def test_a_step_of_a_mark_that_was_never_begun_fails(world: World, only: str) -> None:
     """The step fails with one sentence, and creates no folder."""
     before = world.files()
-    failure = failure_of(world, "lake|never-begun", only=only)
+    failure = failure_of(world, "lake:never-begun", only=only)
 
     assert "there is no mark never-begun" in (failure.description or "")
     assert world.files() == before
@@ -381,7 +382,7 @@ def test_a_tripped_brake_is_shown_as_a_warning_with_the_command_that_releases_it
     assert ran.run.is_success
     counts = json.loads((world.folder / RECORD).read_bytes())["counts"]
     checks = checked(world, written(world, "large", counts=counts | {"expired": counts["candidates"]}), BRAKE_CHECKS)
-    unknown = checked(world, "lake|never-begun", BRAKE_CHECKS)
+    unknown = checked(world, "lake:never-begun", BRAKE_CHECKS)
 
     assert {name for name, check in checks.items() if not check.passed} == {"brake_share"}
     assert checks["brake_share"].severity is dg.AssetCheckSeverity.WARN
@@ -395,7 +396,7 @@ def test_a_tripped_brake_is_shown_as_a_warning_with_the_command_that_releases_it
 
 def test_checks_of_a_missing_mark_fail_with_one_sentence(world: World) -> None:
     """Checks of a key that is no partition fail in the same way."""
-    for key, words in (("lake|never-begun", "there is no mark never-begun"), ("nonsense", "not of the form")):
+    for key, words in (("lake:never-begun", "there is no mark never-begun"), ("nonsense", "not of the form")):
         checks = checked(world, key)
         assert len(checks) == len(INVARIANTS)
         for check in checks.values():
@@ -409,7 +410,7 @@ def written(world: World, mark_id: str, **changes: Any) -> str:
     target = world.folder / RECORD.replace("m1", mark_id)
     target.parent.mkdir()
     target.write_text(json.dumps(record | changes | {"mark_id": mark_id}))
-    return f"lake|{mark_id}"
+    return f"lake:{mark_id}"
 
 
 def test_checks_of_steps_that_have_not_run_yet_fail_with_one_sentence(world: World, ran: Run) -> None:

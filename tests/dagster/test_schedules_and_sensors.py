@@ -116,7 +116,7 @@ def test_each_repository_is_marked_once_per_tick(night: Night) -> None:
     tomorrow, _ = night.evaluate_schedule(OCCASION + timedelta(days=1))
 
     assert repositories(requests) == {"lake-a", "lake-b", "lake-c"}
-    assert {request.partition_key for request in requests} == {f"lake-{letter}|20261121T030000Z" for letter in "abc"}
+    assert {request.partition_key for request in requests} == {f"lake-{letter}:20261121T030000Z" for letter in "abc"}
     assert [(request.run_key, request.partition_key) for request in again] == [
         (request.run_key, request.partition_key) for request in requests
     ]
@@ -269,7 +269,7 @@ def test_a_dead_run_is_recorded_as_failed_so_that_the_queue_goes_on(
     """Its process died while it marked, so it will never end. A run that still holds its lease is left alone."""
     monkeypatch.setattr(dead_runs, "GRACE", timedelta(0))
     runs = {
-        name: record_run_in_step(night.instance, mark_job.name, f"{name}|m1", "committed_addresses")
+        name: record_run_in_step(night.instance, mark_job.name, f"{name}:m1", "committed_addresses")
         for name in ("lake-a", "lake-b")
     }
     hold_lease(target_of(night.sandbox.settings, "lake-b").place.store(), "m1")
@@ -385,22 +385,24 @@ def test_the_runs_of_every_partition_are_tagged_with_its_repository(job: str) ->
     """Dagster's queue separates runs of a repository by this tag, whoever launches them."""
     job_definition = defs.resolve_job_def(job)
 
-    assert job_definition.get_tags_for_partition_key("lake|m1", None)[REPOSITORY_TAG] == "lake"
+    assert job_definition.get_tags_for_partition_key("lake:m1", None)[REPOSITORY_TAG] == "lake"
     assert REPOSITORY_TAG not in job_definition.get_tags_for_partition_key("nonsense", None)
 
 
-def test_a_sensor_without_a_cursor_requests_no_earlier_sweep_again() -> None:
-    """As after an upgrade that renames the code location: approvals up to the last requested one are done."""
+@pytest.mark.parametrize("keys", [("lake:m1", "lake:m2"), ("lake|m1", "lake|m2"), ("lake|m1", "lake:m2")])
+def test_a_sensor_without_a_cursor_requests_no_earlier_sweep_again(keys: tuple[str, str]) -> None:
+    """As after an upgrade that renames the code location: approvals up to the last requested one are done. Those under
+    the partition keys of earlier versions are among them, and a later one is swept under its own key."""
     with dg.DagsterInstance.ephemeral() as instance:
         assert last_requested(instance) is None
-        first, second = (reported_approval(instance, f"lake|m{number}") for number in (1, 2))
+        first, second = (reported_approval(instance, key) for key in keys)
         for storage_id in (str(first), "nonsense"):
             instance.add_run(dg.DagsterRun("sweep", tags={APPROVAL_TAG: storage_id}))
 
         result = approved_sweeps(dg.build_sensor_context(instance))
 
         assert isinstance(result, dg.SensorResult)
-        assert [request.partition_key for request in result.run_requests or ()] == ["lake|m2"]
+        assert [request.partition_key for request in result.run_requests or ()] == [keys[1]]
         assert result.cursor == str(second)
 
 
@@ -491,7 +493,7 @@ def test_the_repositories_of_all_servers_are_marked_under_the_names_of_their_ser
     requests, _ = night.evaluate_schedule()
 
     names = {f"prod/lake-{letter}" for letter in "abc"} | {"lab/lake-a"}
-    assert {request.partition_key for request in requests} == {f"{name}|20261121T030000Z" for name in names}
+    assert {request.partition_key for request in requests} == {f"{name}:20261121T030000Z" for name in names}
     assert repositories(requests) == names
 
 

@@ -75,7 +75,7 @@ def test_a_mark_fails_if_the_store_refuses_its_credentials(lakegc: Lakegc, lake:
     assert "not-the-right-one" not in outcome.err
 
 
-@pytest.mark.parametrize("repository", ["lake/main", "Lake", "a", "lakefs://lake", "lake|m1", ""])
+@pytest.mark.parametrize("repository", ["lake/main", "Lake", "a", "lakefs://lake", "lake:m1", ""])
 def test_an_invalid_repository_name_is_a_usage_error(lakegc: Lakegc, lake: Lake, repository: str) -> None:
     """No repository can have this name."""
     lakegc(lake.settings, "mark", repository).stopped(2, repository, "repository")

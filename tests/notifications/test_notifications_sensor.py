@@ -53,7 +53,7 @@ class Daemon:
         return [json.loads(request.body) for request in self.hook.received[before:]]
 
     def run(
-        self, job: str, asset: str, metadata: dict[str, Any] | None = None, *, key: str = "lake|m1",
+        self, job: str, asset: str, metadata: dict[str, Any] | None = None, *, key: str = "lake:m1",
         brakes: dict[str, bool] | None = None, error: LakegcError | None = None,
     ) -> None:  # fmt: skip
         """Run a job with one asset, which records this metadata and checks, or fails with an error."""
@@ -160,7 +160,7 @@ def test_a_backup_that_ends_with_failures_is_a_failed_run(daemon: Daemon) -> Non
     assert events(daemon.tick()) == [("run_failed", "lake")]
 
 
-@pytest.mark.parametrize(("job", "key"), [("somebody_elses", "lake|m1"), ("mark", "no-partition-of-lakegc")])
+@pytest.mark.parametrize(("job", "key"), [("somebody_elses", "lake:m1"), ("mark", "no-partition-of-lakegc")])
 def test_runs_of_other_projects_are_not_sent(daemon: Daemon, job: str, key: str) -> None:
     daemon.run(job, "expired_set", {"expired": 1, "expired_bytes": 1}, key=key)
     daemon.run(job, "expired_set", error=Refused("no"), key=key)
@@ -181,8 +181,8 @@ def test_every_job_and_computed_asset_gives_rise_to_notifications() -> None:
 def test_an_event_survives_a_failing_receiver(daemon: Daemon) -> None:
     """First 500, then 200: nothing is lost, and the other event isn't sent twice."""
     daemon.hook.statuses = [500]
-    daemon.run("mark", "expired_set", {"expired": 1, "expired_bytes": 1}, key="lake-a|m1")
-    daemon.run("mark", "expired_set", {"expired": 1, "expired_bytes": 1}, key="lake-b|m1")
+    daemon.run("mark", "expired_set", {"expired": 1, "expired_bytes": 1}, key="lake-a:m1")
+    daemon.run("mark", "expired_set", {"expired": 1, "expired_bytes": 1}, key="lake-b:m1")
     first = daemon.tick()
 
     assert events(first) == [("approval_waiting", "lake-a"), ("approval_waiting", "lake-b")]
@@ -200,7 +200,7 @@ def test_new_runs_are_not_read_while_too_many_events_wait(daemon: Daemon, monkey
     monkeypatch.setattr(outbox, "MAX_WAITING", 1)
     daemon.hook.statuses = [500, 500]
     for name in ("lake-a", "lake-b"):
-        daemon.run("mark", "expired_set", {"expired": 1, "expired_bytes": 1}, key=f"{name}|m1")
+        daemon.run("mark", "expired_set", {"expired": 1, "expired_bytes": 1}, key=f"{name}:m1")
         daemon.tick()
     daemon.tick()
 
@@ -239,7 +239,7 @@ def test_the_setting_notify_selects_events_by_repository(daemon: Daemon, tmp_pat
     )
     daemon.settings["config"] = str(tmp_path / "fleet.toml")
     for name in ("lake-a", "lake-b", "lake-c"):
-        daemon.run("mark", "expired_set", {"expired": 1, "expired_bytes": 1}, key=f"{name}|m1")
+        daemon.run("mark", "expired_set", {"expired": 1, "expired_bytes": 1}, key=f"{name}:m1")
 
     assert events(daemon.tick()) == [("approval_waiting", "lake-c")]
 

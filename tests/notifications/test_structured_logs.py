@@ -104,8 +104,8 @@ def run_in_dagster() -> dg.ExecuteInProcessResult:
     job = dg.define_asset_job("mark", [logging_asset], config=TAGGED_CONFIG)
     location = dg.Definitions([logging_asset], jobs=[job], loggers={"console": console})
     with dg.DagsterInstance.ephemeral() as instance:
-        instance.add_dynamic_partitions(str(PARTITIONS.name), ["lake|m1"])
-        return location.resolve_job_def("mark").execute_in_process(instance=instance, partition_key="lake|m1")
+        instance.add_dynamic_partitions(str(PARTITIONS.name), ["lake:m1"])
+        return location.resolve_job_def("mark").execute_in_process(instance=instance, partition_key="lake:m1")
 
 
 def test_runs_in_dagster_log_the_same_fields(capsys: pytest.CaptureFixture[str]) -> None:

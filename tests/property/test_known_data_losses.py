@@ -374,7 +374,7 @@ def test_cutoff_uses_store_clock_under_skew(tmp_path: Path) -> None:
         with environment({**sandbox.settings, "endpoint_url": server.endpoint}):
             marks = MarksResource(lakefs=LakeFSResource(), spark=SharedSpark())
             try:
-                record = marks.begin("lake|m1", MarkOptions(), lambda _: None).mark.record
+                record = marks.begin("lake:m1", MarkOptions(), lambda _: None).mark.record
             finally:
                 marks.release()
         now = sandbox.now()

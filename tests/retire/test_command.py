@@ -41,7 +41,7 @@ def test_the_command_shows_what_it_would_do_and_why_and_how_to_do_it(lakegc: Lak
 
 def test_applying_also_removes_the_partitions_of_retired_marks(lakegc: Lakegc, lake: OldMarks) -> None:
     """Also of those that another deployment retired earlier, but not those of kept marks."""
-    keys = [f"{lake.repository}|m{number}" for number in range(1, 5)]
+    keys = [f"{lake.repository}:m{number}" for number in range(1, 5)]
     lakegc.in_memory.add_dynamic_partitions(str(PARTITIONS.name), keys)
     lake.retire(10 * timedelta(days=1), ("m1",))
     lakegc.output(lake.sandbox.settings, "retire", lake.repository, "--older-than", "10d", "--apply")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import dagster as dg
@@ -21,7 +22,7 @@ def record_run(
     config: Mapping[str, object] | None = None,
 ) -> str:
     """Record a run of a partition with this status, and return its id."""
-    own_tags = {"dagster/partition": key, REPOSITORY_TAG: key.partition("|")[0]}
+    own_tags = {"dagster/partition": key, REPOSITORY_TAG: re.split("[:|]", key)[0]}
     run = dg.DagsterRun(
         job_name=job,
         tags={**own_tags, **(tags or {})},

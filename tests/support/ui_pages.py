@@ -119,9 +119,14 @@ class Ui:
         except AssertionError:  # the dialog reloaded its list and lost the selection; the new partition is on the list
             self.select(partition, "Launch runs to materialize")
         expect(launch).to_be_enabled()
-        self.picture(f"dialog-{partition.partition('|')[0]}")
+        self.picture(f"dialog-{partition.partition(':')[0]}")
         launch.click()
         expect(page.get_by_text("Launched run")).to_be_visible()
+
+    def materialize(self) -> None:
+        """Open the dialog that materializes the asset of this page, although an asset before it isn't materialized."""
+        self.page.get_by_role("button", name="Materialize…").click()
+        self.page.get_by_role("button", name="Confirm").click()
 
     def approve(self, partition: str, **config: Any) -> None:
         """Launch the job `approve` for a partition, with this configuration typed on the launchpad."""

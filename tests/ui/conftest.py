@@ -109,7 +109,7 @@ def cut_short(namespace: Path) -> None:
 
 @pytest.fixture(scope="module")
 def dagster_home(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Dagster home in which the command line made the mark `clicks|by-cli`."""
+    """A Dagster home in which the command line made the mark `clicks:by-cli`."""
     home = tmp_path_factory.mktemp("dagster")
     outcome = Lakegc(home, on_disk=True)(sandbox.settings, "mark", "clicks", "--mark-id", "by-cli", *NO_AGE)
     assert outcome.code == 0, outcome.err

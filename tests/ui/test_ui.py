@@ -5,16 +5,19 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from lakegc_assets.cli.dagster_runs import LOCATION
 from lakegc_assets.jobs import APPROVED_IN_UI
+from lakegc_assets.notifications.run_events import ASSET_JOB
 from lakegc_assets.partitions import REPOSITORY_TAG
 from spark_resources.lakefs_sandbox import Sandbox
 from spark_resources.mark_store.approval import read_approval
 from spark_resources.mark_store.mark import Mark
+from spark_resources.model import Partition
 from tests.support.mark_runs import target_of
 from tests.support.ui_pages import JOB, SCHEDULE, SENSOR, Run, Ui, polled
 from tests.ui.conftest import BROKEN, DAYS_OF_COMMITS, FLEET, FORGOTTEN, PATHS, content
@@ -50,8 +53,8 @@ def occasion(ui: Ui) -> str:
     ui.picture("sensor-on")
 
     def first_tick() -> str | None:
-        partitions = [run.partition for run in ui.runs("mark") if run.partition.startswith(f"{BROKEN}|")]
-        return partitions[-1].partition("|")[2] if partitions else None
+        partitions = [run.partition for run in ui.runs("mark") if run.partition.startswith(f"{BROKEN}:")]
+        return Partition.parse(partitions[-1]).mark_id if partitions else None
 
     ui.leave()
     mark_id = polled(first_tick, "the schedule's first occasion", 180)
@@ -64,7 +67,7 @@ def occasion(ui: Ui) -> str:
 @pytest.fixture(scope="module")
 def mark(ui: Ui, occasion: str) -> str:
     """The partition of the mark that the schedule made of the repository."""
-    partition = f"{REPOSITORY}|{occasion}"
+    partition = f"{REPOSITORY}:{occasion}"
     assert ui.ended_run(partition).status == "SUCCESS"
     return partition
 
@@ -95,7 +98,7 @@ def approved(ui: Ui, mark: str, sandbox: Sandbox) -> Approved:
 def digest(sandbox: Sandbox, mark: str) -> str:
     """The first characters of the digest of the mark's expired set, as its page shows them."""
     place = target_of(sandbox.settings, REPOSITORY).place
-    return str(Mark.open(place, mark.partition("|")[2]).record.digest)[:12]
+    return str(Mark.open(place, Partition.parse(mark).mark_id).record.digest)[:12]
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +123,7 @@ def fits(page: Page) -> bool:
 
 def open_partition(ui: Ui, asset: str, mark: str) -> Page:
     """The page of an asset for one mark, as the links between assets open it."""
-    return ui.open(f"/assets/{asset}?view=partitions&partition={mark.replace('|', '%7C')}")
+    return ui.open(f"/assets/{asset}?view=partitions&partition={quote(mark, safe='')}")
 
 
 def test_the_schedule_shows_its_ticks_and_can_be_turned_off(ui: Ui, occasion: str) -> None:
@@ -222,7 +225,7 @@ def test_exactly_the_approved_objects_are_swept(
     ui: Ui, mark: str, approved: Approved, swept: Run, sandbox: Sandbox
 ) -> None:
     """The approval that the job gave makes the sensor start one sweep."""
-    approval = read_approval(target_of(sandbox.settings, REPOSITORY).place, mark.partition("|")[2])
+    approval = read_approval(target_of(sandbox.settings, REPOSITORY).place, Partition.parse(mark).mark_id)
     remaining = stored(sandbox)
 
     assert (swept.status, swept.tags["dagster/sensor_name"]) == ("SUCCESS", "approved_sweeps")
@@ -269,16 +272,16 @@ def test_an_invalid_partition_key_is_refused_with_the_expected_form(ui: Ui, appr
 
     assert run.status == "SUCCESS"
     page.get_by_placeholder("Filter…").fill("is not of the form")
-    expect(page.get_by_text("'nonsense' is not of the form repository|mark_id").first).to_be_visible()
+    expect(page.get_by_text("'nonsense' is not of the form repository:mark_id").first).to_be_visible()
     ui.picture("bad-key")
 
 
 def test_marks_made_on_the_command_line_are_shown(ui: Ui) -> None:
     """A mark made by the command line with this home is a run of the same job, with its partition."""
-    run = ui.ended_run("clicks|by-cli")
+    run = ui.ended_run("clicks:by-cli")
     assert run.status == "SUCCESS"
     page = ui.open(f"{JOB}/runs")
-    expect(page.get_by_text("clicks|by-cli").first).to_be_visible()
+    expect(page.get_by_text("clicks:by-cli").first).to_be_visible()
     ui.picture("runs")
     page = ui.open(f"/runs/{run.id}")
     expect(page.get_by_text("RUN_SUCCESS")).to_be_visible()
@@ -287,10 +290,28 @@ def test_marks_made_on_the_command_line_are_shown(ui: Ui) -> None:
 
 def test_the_schedule_marks_every_repository_but_the_broken_one(ui: Ui, occasion: str) -> None:
     """The run for the broken repository shows what is wrong with it."""
-    ended = {name: ui.ended_run(f"{name}|{occasion}") for name in FLEET}
+    ended = {name: ui.ended_run(f"{name}:{occasion}") for name in FLEET}
 
     assert {name for name, run in ended.items() if run.status != "SUCCESS"} == {BROKEN}
     assert [run.tags[REPOSITORY_TAG] for run in ended.values()] == list(FLEET)
     page = ui.open(f"/runs/{ended[BROKEN].id}")
     expect(page.get_by_text("can't be read: it doesn't end like a table").first).to_be_visible()
     ui.picture("broken")
+
+
+def test_a_sweep_can_be_launched_from_the_page_that_a_mark_links_to(ui: Ui) -> None:
+    """The dialog preselects the mark's partition. This mark isn't approved, so the sweep is refused."""
+    partition = "clicks:by-cli"
+    page = open_partition(ui, "expired_set", partition)
+    row(page, "next").get_by_role("link", name="what was deleted").click()
+    expect(page).to_have_url(re.compile(r"/assets/sweep_report\?"))
+    ui.materialize()
+    expect(page.get_by_text("1 partition", exact=True)).to_be_visible()
+    ui.picture("dialog-sweep")
+    page.get_by_role("button", name="Launch 1 run").click()
+    expect(page.get_by_text("Launched run")).to_be_visible()
+
+    run = ui.ended_run(partition, job=ASSET_JOB)
+    page = ui.open(f"/runs/{run.id}")
+    page.get_by_placeholder("Filter…").fill("not approved")
+    expect(page.get_by_text("mark by-cli of clicks is not approved").first).to_be_visible()

@@ -74,7 +74,7 @@ def test_spark_hides_settings_with_secrets_in_its_ui_which_is_off(name: str) -> 
     assert re.search(REDACTED, name)
 
 
-@pytest.mark.parametrize("key", ["lake\n|m1", "lake|m1\n"])
+@pytest.mark.parametrize("key", ["lake\n:m1", "lake:m1\n", "lake|m1\n"])
 def test_a_line_break_at_the_end_of_an_id_is_refused(key: str) -> None:
     """In a regular expression, `$` also matches before one."""
     with pytest.raises(NotAPartition):

@@ -69,7 +69,7 @@ def test_columns_of_numbers_are_aligned_to_the_right() -> None:
 @pytest.mark.parametrize(
     ("link", "path"),
     [
-        (asset_link("sweep_report", "lake|m1"), "assets/sweep_report?view=partitions&partition=lake%7Cm1"),
+        (asset_link("sweep_report", "lake:m1"), "assets/sweep_report?view=partitions&partition=lake%3Am1"),
         (launchpad_link("approve", "Approve"), "guess/approve/playground"),
     ],
 )
