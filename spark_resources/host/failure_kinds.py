@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 from enum import StrEnum
+from traceback import walk_tb
 
 from spark_resources.errors import LakegcError, full_stop
 
@@ -33,6 +34,11 @@ _REMEDIES = {
     errno.EMFILE: _FILES,
     errno.ENFILE: _FILES,
 }
+JAVA_ENDED = (
+    "Spark's Java process has ended or doesn't respond: it was probably killed, or the machine ran out of memory. Run "
+    "the same command again. If it happens again, free memory on this machine, or run fewer tasks at once, for example "
+    "with LAKEGC_SPARK_MASTER=local[1]."
+)
 REMEDIES_BY_TEXT = {
     "No space left on device": "Free some space there, or set TMPDIR (for Spark's files) to a folder on another disk.",
     "Disk quota exceeded": "Free some space there, or set TMPDIR (for Spark's files) to a folder on another disk.",
@@ -46,6 +52,8 @@ REMEDIES_BY_TEXT = {
 def kind_of(error: BaseException) -> FailureKind:
     if isinstance(error, LakegcError):
         return FailureKind.TEMPORARY if error.is_temporary else FailureKind.PERMANENT
+    if is_lost_java(error):
+        return FailureKind.TEMPORARY
     return FailureKind.PERMANENT if machine_failure(error) else FailureKind.BUG
 
 
@@ -53,13 +61,26 @@ def message_of(error: BaseException) -> str:
     """The message for people, which says what to do next."""
     match kind_of(error):
         case FailureKind.TEMPORARY:
-            text = str(error)
+            text = str(error) if isinstance(error, LakegcError) else JAVA_ENDED
             return text if "again" in text else f"{full_stop(text)} {TRY_AGAIN}"
         case FailureKind.PERMANENT:
             return machine_failure(error) or str(error)
         case FailureKind.BUG:
             description = f"{type(error).__name__}: {error}"
             return f"{description}\nThis is a bug in lakegc. Run it with --debug, and report the traceback."
+
+
+def is_lost_java(error: BaseException) -> bool:
+    """Whether the connection to Spark's Java process failed. Only py4j connects to it."""
+    return any(
+        isinstance(cause, OSError | EOFError) and any("/py4j/" in path for path in _files_of(cause))
+        for cause in _causes(error)
+    ) or any(type(cause).__name__ == "Py4JNetworkError" for cause in _causes(error))
+
+
+def _files_of(error: BaseException) -> Iterator[str]:
+    """The files of the functions that the error went through."""
+    return (frame.f_code.co_filename for frame, _ in walk_tb(error.__traceback__))
 
 
 def machine_failure(error: BaseException) -> str:

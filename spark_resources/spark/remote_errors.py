@@ -30,7 +30,7 @@ from spark_resources.errors import (
     WrongUsage,
     full_stop,
 )
-from spark_resources.host.failure_kinds import REMEDIES_BY_TEXT
+from spark_resources.host.failure_kinds import JAVA_ENDED, REMEDIES_BY_TEXT, is_lost_java
 from spark_resources.stores.base import AlreadyExists, Changed
 from spark_resources.stores.polling import poll
 
@@ -154,6 +154,8 @@ def errors_from_executors() -> Iterator[None]:
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
+        if is_lost_java(error):
+            raise LakegcError(JAVA_ENDED) from error
         if not isinstance(error, PySparkException | Py4JError):
             raise
         text = str(error)
@@ -168,6 +170,9 @@ def failure_reason(text: str) -> str:
     if python := next((line for line in reversed(lines) if re.match(r"^\w[\w.]*(Error|Exception)\b", line)), ""):
         return _with_hint(python, HINTS | REMEDIES_BY_TEXT)
     java = next((line.removeprefix(": ") for line in lines if line.startswith(": ")), lines[0] if lines else "")
+    if "awaitResult" in java:  # only wraps its cause
+        causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+        java = causes[-1] if causes else f"{java.rstrip(' :')}: an executor or Spark's Java process was lost"
     reason = re.sub(r"^.*Lost task [^:]*: ", "", java)
     reason = re.sub(r"\b[a-z]\w*\.[\w.]*\.(?=[A-Z])", "", reason).partition(" Consider setting")[0].rstrip(".")
     return _with_hint(reason, HINTS | REMEDIES_BY_TEXT)

@@ -7,16 +7,19 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
+from py4j.java_gateway import GatewayParameters, JavaGateway
+from py4j.protocol import Py4JNetworkError
 
 from spark_resources import errors
 from spark_resources.errors import LakegcError, Transient
-from spark_resources.host.failure_kinds import TRY_AGAIN, FailureKind, kind_of, message_of
+from spark_resources.host.failure_kinds import JAVA_ENDED, TRY_AGAIN, FailureKind, kind_of, message_of
 from spark_resources.mark_store.lease import LeaseHeld
-from spark_resources.spark.remote_errors import failure_reason
+from spark_resources.spark.remote_errors import errors_from_executors, failure_reason
 from spark_resources.stores.failure_codes import TRANSIENT_CODES
 from spark_resources.stores.permissions import MISSING_PERMISSIONS
 from spark_resources.stores.retry import NO_RETRIES, TRANSIENT_STATUSES
 from spark_resources.stores.s3.client import TRANSIENT_ERROR_CODES as OF_S3
+from tests.support.s3_servers import free_port
 
 TEMPORARY = {"Transient", "StillUnavailable", "Interrupted"}
 PERMANENT = {
@@ -93,10 +96,29 @@ def test_the_message_of_a_failure_says_what_to_do(error: BaseException, kind: Fa
         ("numpy.core._exceptions.MemoryError: 3 GiB", "3 GiB. Use a machine with more memory, or fewer tasks at once"),
         ("pyarrow.lib.ArrowMemoryError: malloc of size 9", "malloc of size 9. Use a machine with more memory"),
         ("OSError: [Errno 24] Too many open files: 'x'", "ulimit -n"),
+        (
+            ": org.apache.spark.SparkException: Exception thrown in awaitResult: \nCaused by: x.IOException: lost",
+            "IOException: lost",
+        ),
+        (": org.apache.spark.SparkException: Exception thrown in awaitResult: ", "or Spark's Java process was lost"),
     ],
 )
 def test_the_reason_of_a_failed_spark_task_says_what_the_machine_lacks(reported: str, words: str) -> None:
     assert words in failure_reason(f"Job aborted due to stage failure\n{reported}")
+
+
+def test_a_killed_java_process_of_spark_is_named_and_is_no_bug() -> None:
+    """py4j's connection is then refused, wherever the driver calls Spark next."""
+    gateway = JavaGateway(gateway_parameters=GatewayParameters(port=free_port()))
+
+    with pytest.raises((Py4JNetworkError, OSError)) as raised:
+        gateway.jvm.System.currentTimeMillis()
+    with pytest.raises(LakegcError) as in_an_action, errors_from_executors():
+        gateway.jvm.System.currentTimeMillis()
+
+    assert kind_of(raised.value) is FailureKind.TEMPORARY
+    assert message_of(raised.value) == JAVA_ENDED
+    assert str(in_an_action.value) == JAVA_ENDED
 
 
 def test_each_code_with_which_a_delete_is_retried_has_the_advice_to_try_again() -> None:
