@@ -196,20 +196,11 @@ class Marker:
     All instances share the process's Spark session. They use one task where a mark would use a few.
     """
 
-    def __init__(self) -> None:
-        self._spark = _shared_spark()
-
     def mark(self, settings: Mapping[str, str], repository: str, mark_id: str, options: MarkOptions) -> Marked:
         """Run one mark, from the lease to the finished record. Raises the error that stopped it."""
         share_probe_result(settings, repository)
-        with environment(settings), self._few_tasks():
-            marks = MarksResource(lakefs=LakeFSResource(), spark=self._spark)
-            try:
-                run = marks.begin(str(Partition(repository, mark_id)), options, lambda _: None)
-                for asset in MARK_ASSETS:
-                    _STEPS[asset.key.path[-1]](run)
-            finally:
-                marks.release()
+        with environment(settings):
+            run = mark_steps(Partition(repository, mark_id), options)
             return Marked(run.target, Mark.open(run.place, mark_id).record)
 
     def steps(
@@ -217,31 +208,60 @@ class Marker:
     ) -> None:
         """Run some steps of a mark, as if assets were materialized one by one."""
         share_probe_result(settings, repository)
-        with environment(settings), self._few_tasks():
-            marks, key = MarksResource(lakefs=LakeFSResource(), spark=self._spark), str(Partition(repository, mark_id))
-            try:
-                for asset in assets:
-                    if asset == namespace_slices.ASSET:
-                        _STEPS[asset](marks.begin(key, options, lambda _: None))
-                    else:
-                        _STEPS[asset](marks.resume(key, lambda _: None))
-            finally:
-                marks.release()
+        key = str(Partition(repository, mark_id))
 
-    @contextmanager
-    def _few_tasks(self) -> Iterator[None]:
-        settings = self._spark.spark_session.conf
-        before = {name: settings.get(name, None) for name in _ONE_TASK}
-        for name, value in _ONE_TASK.items():
-            settings.set(name, value)
-        try:
-            yield
-        finally:
-            for name, value in before.items():
-                if value is None:
-                    settings.unset(name)
+        def run_steps(marks: MarksResource) -> None:
+            for asset in assets:
+                if asset == namespace_slices.ASSET:
+                    _STEPS[asset](marks.begin(key, options, lambda _: None))
                 else:
-                    settings.set(name, value)
+                    _STEPS[asset](marks.resume(key, lambda _: None))
+
+        with environment(settings):
+            _under_lease(run_steps)
+
+
+def mark_steps(partition: Partition, options: MarkOptions) -> MarkRun:
+    """Run the steps of a mark with the environment's settings, under its lease. Raises the error that stopped it."""
+
+    def run_steps(marks: MarksResource) -> MarkRun:
+        run = marks.begin(str(partition), options, lambda _: None)
+        for asset in MARK_ASSETS:
+            _STEPS[asset.key.path[-1]](run)
+        return run
+
+    return _under_lease(run_steps)
+
+
+def sweep_steps(partition: Partition, options: SweepOptions) -> Report:
+    """Sweep an approved mark with the environment's settings, under its lease."""
+    return _under_lease(lambda marks: sweep(open_sweep(marks, str(partition), options, lambda _: None)))
+
+
+def _under_lease(work: Callable[[MarksResource], _Result]) -> _Result:
+    marks = MarksResource(lakefs=LakeFSResource(), spark=_shared_spark())
+    with few_tasks():
+        try:
+            return work(marks)
+        finally:
+            marks.release()
+
+
+@contextmanager
+def few_tasks() -> Iterator[None]:
+    """Let queries of the shared session use one task."""
+    settings = shared_session().conf
+    before = {name: settings.get(name, None) for name in _ONE_TASK}
+    for name, value in _ONE_TASK.items():
+        settings.set(name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                settings.unset(name)
+            else:
+                settings.set(name, value)
 
 
 def later(store: Store, moment: datetime | None, *, by: timedelta = timedelta(0)) -> datetime:
@@ -258,9 +278,6 @@ def later(store: Store, moment: datetime | None, *, by: timedelta = timedelta(0)
 
 class Sweeper:
     """Approves and sweeps marks, with lakegc's own steps but without a Dagster run."""
-
-    def __init__(self) -> None:
-        self._spark = _shared_spark()
 
     def approve(
         self, settings: Mapping[str, str], repository: str, mark_id: str, *, for_reference: bool = False
@@ -282,25 +299,18 @@ class Sweeper:
 
     def sweep(self, settings: Mapping[str, str], repository: str, mark_id: str, options: SweepOptions) -> Report:
         """Sweep an approved mark, or resume a sweep."""
-        return self._under_lease(
-            settings, lambda marks: sweep(open_sweep(marks, *_arguments(repository, mark_id, options)))
-        )
+        with environment(settings):
+            return sweep_steps(Partition(repository, mark_id), options)
 
     def undo(self, settings: Mapping[str, str], repository: str, mark_id: str) -> Tally:
         arguments = _arguments(repository, mark_id, SweepOptions())
-        return self._under_lease(settings, lambda marks: undo(open_swept(marks, *arguments)))
+        with environment(settings):
+            return _under_lease(lambda marks: undo(open_swept(marks, *arguments)))
 
     def purge(self, settings: Mapping[str, str], repository: str, mark_id: str) -> Tally:
         arguments = _arguments(repository, mark_id, SweepOptions())
-        return self._under_lease(settings, lambda marks: purge(open_swept(marks, *arguments)))
-
-    def _under_lease(self, settings: Mapping[str, str], work: Callable[[MarksResource], _Result]) -> _Result:
-        with environment(settings), Marker()._few_tasks():
-            marks = MarksResource(lakefs=LakeFSResource(), spark=self._spark)
-            try:
-                return work(marks)
-            finally:
-                marks.release()
+        with environment(settings):
+            return _under_lease(lambda marks: purge(open_swept(marks, *arguments)))
 
 
 def _arguments(repository: str, mark_id: str, options: SweepOptions) -> tuple[str, SweepOptions, Callable[[str], None]]:

@@ -144,6 +144,14 @@ def expired_addresses(
     return (candidates & old) - live - set(on_hold)
 
 
+def in_scope(scope: str, expired: set[str], *, committed: set[str], committed_by_expired: set[str]) -> set[str]:
+    """The keys to delete in a scope (design, Scopes). `committed` are the keys of all commits, expired or not, and
+    `committed_by_expired` those of the expired ones."""
+    if scope == "committed":
+        return expired & committed_by_expired
+    return expired - committed if scope == "uncommitted" else expired
+
+
 # --- holds ----------------------------------------------------------------------------------------------------------
 
 
@@ -158,12 +166,23 @@ class H(NamedTuple):
 
 
 def matches(pattern: str, text: str) -> bool:
-    """Whether a text matches a pattern: `*` is any text, `?` any one character."""
+    """Whether a text matches a pattern: `*` is any text, `?` any one character, `[a-c!]` one of these characters, and
+    `[!a-c]` any other."""
     if not pattern:
         return not text
     if pattern[0] == "*":
         return any(matches(pattern[1:], text[cut:]) for cut in range(len(text) + 1))
+    if pattern[0] == "[":
+        end = pattern.index("]", 3 if pattern[1] == "!" else 2)
+        wanted, negated = pattern[1:end].removeprefix("!"), pattern[1] == "!"
+        return bool(text) and _is_one_of(text[0], wanted) is not negated and matches(pattern[end + 1 :], text[1:])
     return bool(text) and pattern[0] in ("?", text[0]) and matches(pattern[1:], text[1:])
+
+
+def _is_one_of(character: str, wanted: str) -> bool:
+    if len(wanted) >= 3 and wanted[1] == "-":
+        return wanted[0] <= character <= wanted[2] or _is_one_of(character, wanted[3:])
+    return bool(wanted) and (character == wanted[0] or _is_one_of(character, wanted[1:]))
 
 
 def with_ancestors(commits: Mapping[str, C], start: str) -> set[str]:

@@ -10,12 +10,13 @@ garbage. No code here calls lakegc.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from spark_resources.lakefs_sandbox import Sandbox
 from spark_resources.lakefs_sandbox.errors import Problem
@@ -56,14 +57,6 @@ HOLDS = (
     oracle.H("metadata", "ho*", key="legal"), oracle.H("tag", "*"), oracle.H("branch", "main", days=9),
     oracle.H("prefix", ""),
 )  # fmt: skip
-_YAML = {
-    "tag": 'tags: "{0.pattern}"',
-    "history": 'tags: "{0.pattern}", history: true',
-    "metadata": 'commits: {{{0.key}: "{0.pattern}"}}',
-    "branch": 'branches: "{0.pattern}", days: {0.days}',
-    "path": 'paths: "{0.pattern}"',
-    "prefix": 'prefix: "{0.pattern}"',
-}
 
 
 class Seen(NamedTuple):
@@ -100,9 +93,9 @@ def micros(moment: datetime) -> int:
 class RepositoryModel:
     """One repository of a sandbox, and the model's state for it."""
 
-    def __init__(self, sandbox: Sandbox, name: str) -> None:
+    def __init__(self, sandbox: Sandbox, name: str, *, created: datetime | None = None) -> None:
         self.sandbox, self.name = sandbox, name
-        self.repository = sandbox.create(name)
+        self.repository = sandbox.create(name, date=created)
         self.folder = sandbox.local_path / name
         self.spellings = [f"local://{name}", f"local://{self.folder}"]
         self.rules: tuple[int, dict[str, int]] | None = None
@@ -401,9 +394,8 @@ class RepositoryModel:
 
     def _write_holds(self) -> None:
         file = self.folder / "_lakefs/retention/gc/lakegc/holds.yaml"
-        lines = [f"  - {{id: {name}, owner: a, reason: b, {_hold_yaml(hold)}}}" for name, hold in self.holds.items()]
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("\n".join(["holds:", *lines]) if lines else "holds: []")
+        file.write_text(json.dumps({"holds": [hold_fields(*hold) for hold in self.holds.items()]}, ensure_ascii=False))
 
     def _stage(self, branch: str, path: str, location: str, data: bytes) -> None:
         checksum = hashlib.md5(data, usedforsecurity=False).hexdigest()
@@ -527,11 +519,19 @@ class RepositoryModel:
             raise AssertionError(f"the model lost its own objects: {stop}") from stop
 
 
-def _hold_yaml(hold: oracle.H) -> str:
-    text = _YAML[hold.kind].format(hold)
-    if hold.until == oracle.FOR_EVER:
-        return text
-    return f"{text}, until: {_EPOCH + timedelta(microseconds=hold.until):%Y-%m-%dT%H:%M:%SZ}"
+def hold_fields(name: str, hold: oracle.H) -> dict[str, Any]:
+    """A hold as in the file of holds. Written as JSON, which is YAML, it needs no quoting of its own."""
+    selectors: dict[str, dict[str, Any]] = {
+        "tag": {"tags": hold.pattern},
+        "history": {"tags": hold.pattern, "history": True},
+        "metadata": {"commits": {hold.key: hold.pattern}},
+        "branch": {"branches": hold.pattern, "days": hold.days},
+        "path": {"paths": hold.pattern},
+        "prefix": {"prefix": hold.pattern},
+    }
+    end = _EPOCH + timedelta(microseconds=0 if hold.until == oracle.FOR_EVER else hold.until)
+    until = {} if hold.until == oracle.FOR_EVER else {"until": f"{end:%Y-%m-%dT%H:%M:%SZ}"}
+    return {"id": name, "owner": "a", "reason": "b", **selectors[hold.kind], **until}
 
 
 def _same(left: Seen | None, right: Seen | None) -> bool:
