@@ -36,7 +36,7 @@ ZONES = ("UTC", "Europe/Berlin", "America/St_Johns", "Pacific/Kiritimati")
 MINIMUM_AGES = (
     ("0", 0), ("0", 0), ("0", 0), ("90m", 3 * HOUR // 2), ("24h", DAY), ("1d12h", 36 * HOUR), ("7d", 7 * DAY),
 )  # fmt: skip
-ENDINGS = ("", "", "", "", "undo", "purge", "restore")
+ENDINGS = ("", "", "", "", "", "undo", "undo", "purge", "purge", "restore")
 AGAIN = ("", "", "", "--full", "incremental")
 
 

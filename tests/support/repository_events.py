@@ -364,7 +364,7 @@ def turns(now: int) -> st.SearchStrategy[tuple[Event, ...]]:
     other = one_of(
         (5, st.builds(CreateBranch, branch_names, numbers, st.booleans())),
         (2, st.builds(Merge, branches, branches, dates(now), st.sampled_from(STRATEGIES), st.booleans())),
-        (2, st.builds(EarlyCommit, branches, st.none() | numbers, dates(now))),
+        (4, st.builds(EarlyCommit, branches, st.none() | numbers, dates(now))),
         (1, st.builds(DeleteBranch, branches)),
         (1, st.builds(HardReset, branches, numbers)),
         (1, st.builds(Reset, branches)),
