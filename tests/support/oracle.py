@@ -12,6 +12,8 @@ from typing import NamedTuple
 SECOND = 1_000_000
 DAY = 24 * 3600 * SECOND
 FOR_EVER = float("inf")
+NO_TIME_BEFORE = 315_619_200 * SECOND
+"""1980-01-02: before it, a time is the zero of Unix, Go or DOS."""
 
 
 class Stop(Exception):
@@ -131,7 +133,8 @@ def expired_addresses(
 
     `committed` are (kind, address) of every entry of every retained commit; `uncommitted` and `served` are addresses as
     the server writes them; `on_hold` are keys. An object is young if it may have changed after the cutoff: the true
-    time is at or after the listed one, by less than `resolution`. Both times are the store's.
+    time is at or after the listed one, by less than `resolution`, and unknown if the listed one is before 1980-01-02.
+    Both times are the store's.
     """
     spellings = list(spellings)
     named = {inside(kind, address, spellings) for kind, address in committed}
@@ -139,7 +142,7 @@ def expired_addresses(
     live = {key for key in named if key is not None}
     if live and not live & set(listing):
         raise Stop("none of the live addresses is listed")
-    old = {key for key, changed in listing.items() if changed + resolution <= cutoff}
+    old = {key for key, changed in listing.items() if changed >= NO_TIME_BEFORE and changed + resolution <= cutoff}
     candidates = {key for key in listing if is_candidate(key, local_adapter=local_adapter)}
     return (candidates & old) - live - set(on_hold)
 
