@@ -19,7 +19,7 @@ from spark_resources.sstable.readers import table_id
 from spark_resources.sstable.vectorized_decoder import VectorizedDecoder
 from spark_resources.sstable.writer import write_range
 
-LIMIT_S = 120.0
+LIMIT_S = 300.0
 
 
 def archive_classes() -> None:
