@@ -57,6 +57,7 @@ _SENTENCES = {
     "checksum": "its checksum is {after[checksum]}, but was {before[checksum]} when it was marked",
     "modified": "its modification time is {after[modified]}, but was {before[modified]} when it was marked",
     "young": "it was written at {after[modified]}, after the mark's cutoff",
+    "without_time": "its modification time, {after[modified]}, is a zero value, so it may be young",
 }
 
 
@@ -65,17 +66,18 @@ def differences(marked: pa.Table, now: pa.Table, *, cutoff: datetime | None) -> 
 
     A value that is unknown on either side doesn't count as a difference. Times are compared to the second, because
     stores report them with varying precision. If a marked row has no time, an object younger than `cutoff` (by
-    the store's clock), or without a time now, counts as different, unless `cutoff` is None.
+    the store's clock) counts as different, unless `cutoff` is None. An object without a time now always does: a mark of
+    an earlier version may have expired it.
     """
     modified = (pc.floor_temporal(table["modified"], unit="second") for table in (marked, now))
     limit = pa.scalar(cutoff, RECEIPTS.field("at").type)
-    may_be_young = pc.or_(pc.greater(now["modified"], limit), is_without_time(now["modified"]))
-    young = pc.and_(pc.is_null(marked["modified"]), may_be_young)
+    young = pc.and_(pc.is_null(marked["modified"]), pc.greater(now["modified"], limit))
     return {
         "size": _differ(marked["size"], now["size"]),
         "checksum": _differ(marked["checksum"], now["checksum"]),
         "modified": _differ(*modified),
         "young": pc.fill_null(young, False),
+        "without_time": pc.fill_null(is_without_time(now["modified"]), False),
     }
 
 

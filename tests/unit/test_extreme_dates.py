@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from lakegc_assets.rules import garbage
-from lakegc_assets.rules.delete_check import check_before_delete
+from lakegc_assets.rules.delete_check import check_before_delete, how_changed
 from lakegc_assets.rules.retention import commit_verdicts
 from lakegc_assets.schedules.marks import is_due
 from spark_resources.errors import WrongUsage
@@ -71,6 +71,22 @@ def test_an_object_of_a_mark_without_times_is_not_deleted_if_its_time_is_zero_or
 
     check = check_before_delete(marked, found, cutoff=NOW - DAY)
     assert (len(check.changed), len(check.unchanged)) == (1, 0)
+
+
+@pytest.mark.parametrize("zero", [FIRST, EPOCH, DOS_EPOCH])
+def test_an_object_without_a_time_is_not_deleted_or_copied_even_if_a_mark_of_an_earlier_version_expired_it(
+    zero: datetime,
+) -> None:
+    """Earlier versions considered such an object old."""
+    row: dict[str, Any] = {"address": "data/s/a", "size": 1, "modified": zero, "checksum": None}
+    marked = pa.Table.from_pylist([row | {"slice": "data/s/", "intended": False}], schema=PENDING)
+    found = pa.Table.from_pylist([row], schema=PENDING.remove(5).remove(4))
+
+    check = check_before_delete(marked, found, cutoff=NOW - DAY)
+    assert (len(check.changed), len(check.unchanged)) == (1, 0)
+    assert how_changed(marked, found, cutoff=None) == [
+        f"its modification time, {zero}, is a zero value, so it may be young"
+    ]
 
 
 @pytest.mark.parametrize("seconds", [10**12, -(10**12), 2**63 // 10**9])
