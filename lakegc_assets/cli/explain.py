@@ -129,6 +129,8 @@ def until_sentence(row: Row) -> str:
     heads = sorted({c["branch"] for c in row["commits"] if c["retained"] and c["until"] is None and c["branch"]})
     if COMMITTED in row["kept_by"] and heads:
         return f"For as long as it is in the newest commit of {some(heads)}."
+    if YOUNG in row["kept_by"] and COMMITTED not in row["kept_by"]:
+        return "How long isn't known in advance: its modification time isn't a plausible one."
     if set(row["kept_by"]) <= {COMMITTED, YOUNG}:
         return "There is no rule by which it would expire: the repository has none, or only the server retains it."
     return "How long isn't known in advance: it depends on more than age and retention rules."

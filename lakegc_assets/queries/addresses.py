@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import reduce
 
@@ -47,7 +48,7 @@ YOUNG, DOT_SEGMENT, OUT_OF_SCOPE = "young", "dot_segment", "scope"
 REASONS: Mapping[str, str] = {
     COMMITTED: keep_reasons.COMMITTED.sentence,
     STAGED.name: STAGED.sentence,
-    YOUNG: "it is younger than the minimum age",
+    YOUNG: "it is younger than the minimum age, or its age isn't known",
     OTHER_REPOSITORY.name: OTHER_REPOSITORY.sentence,
     BRANCH.name: "a branch serves it, or may serve it",
     NEWLY_REFERENCED.name: NEWLY_REFERENCED.sentence,
@@ -315,7 +316,7 @@ def kept_until(history: History, recorded: RecordedRows, wanted: pa.Array, kept_
     """When age and the retention rules no longer keep each object, by the rules and branches at the time of the mark.
 
     Null if that can't be said: it depends on a branch's head, a hold, staged changes, or anything but age and rules;
-    or the object isn't kept.
+    the object's age isn't known; or the object isn't kept.
     """
     ranges = range_ends(history, recorded.in_ranges["range"])
     rows = recorded.in_ranges.join(ranges, "range", join_type="left outer", use_threads=False)
@@ -328,12 +329,20 @@ def kept_until(history: History, recorded: RecordedRows, wanted: pa.Array, kept_
     retention = in_order_of(wanted, by_address)
     record, grain = history.record, history.run.store.capabilities.time_resolution
     modified = in_order_of(wanted, recorded.stored)["modified"]
-    old_enough = pc.add(modified, pa.scalar(record.min_age + grain, pa.duration("us")))
+    old_enough = old_enough_at(modified, record.min_age + grain)
+    age_is_unknown = pc.and_(kept_by[YOUNG], pc.is_null(old_enough))
     old_enough = pc.if_else(kept_by[YOUNG], old_enough, pa.scalar(None, _TIME))
     until = later_of(old_enough, retention["until_max"])
-    others = [flag for name, flag in kept_by.items() if name not in (COMMITTED, YOUNG)]
+    others = [age_is_unknown, *(flag for name, flag in kept_by.items() if name not in (COMMITTED, YOUNG))]
     known = pc.invert(reduce(pc.or_, others, pc.fill_null(retention["open_max"], False)))
     return pc.if_else(known, until, pa.scalar(None, _TIME))
+
+
+def old_enough_at(modified: pa.ChunkedArray, min_age: timedelta) -> pa.ChunkedArray:
+    """When objects with these times are old enough; null for a zero value, and if no date can hold the result."""
+    latest = pa.scalar(datetime.max.replace(tzinfo=UTC) - min_age, _TIME)
+    is_known = pc.and_(pc.invert(garbage.is_without_time(modified)), pc.less_equal(modified, latest))
+    return pc.if_else(is_known, pc.add(modified, pa.scalar(min_age, pa.duration("us"))), pa.scalar(None, _TIME))
 
 
 def later_of(times: pa.ChunkedArray, others: pa.ChunkedArray) -> pa.ChunkedArray:

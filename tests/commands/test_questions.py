@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -70,6 +71,9 @@ def asked(sandbox: Sandbox, lakegc: Lakegc) -> Asked:
     lake.commit("main", "third", date=now - timedelta(days=5))
     put("main", "b", "overwritten")
     put("main", "b", "staged")
+    put("main", "c", "without a time")
+    put("main", "c", "staged later")
+    os.utime(sandbox.local_path / asked.repository / asked.addresses["without a time"], (0, 0))
     set_rules(lake, Rules(4, {"main": 30}))
     lakegc.output(sandbox.settings, "mark", asked.repository, "--mark-id", "m1", *NO_AGE)
     return asked
@@ -87,6 +91,12 @@ def test_a_path_is_explained_with_every_address_it_has_or_had(asked: Asked) -> N
     text = asked.text("a")
     for words in ("a has, or had, 3 addresses", "Expired since", "main's rule of 30 days", "newest commit of main"):
         assert words in text
+
+
+def test_an_object_without_a_time_is_kept_for_an_unknown_time(asked: Asked) -> None:
+    row = asked.row(asked.addresses["without a time"])
+    assert (row["decision"], row["kept_by"], row["kept_until"]) == ("kept", ["young"], None)
+    assert "its modification time isn't a plausible one" in asked.text(asked.addresses["without a time"])
 
 
 def test_a_uri_of_lakefs_is_a_path(asked: Asked) -> None:

@@ -14,6 +14,7 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 import pytest
 
+from lakegc_assets.queries.addresses import old_enough_at
 from lakegc_assets.rules import garbage
 from lakegc_assets.rules.delete_check import check_before_delete, how_changed
 from lakegc_assets.rules.retention import commit_verdicts
@@ -87,6 +88,13 @@ def test_an_object_without_a_time_is_not_deleted_or_copied_even_if_a_mark_of_an_
     assert how_changed(marked, found, cutoff=None) == [
         f"its modification time, {zero}, is a zero value, so it may be young"
     ]
+
+
+@pytest.mark.parametrize("modified", [FIRST, EPOCH, DOS_EPOCH, LAST - DAY + SECOND, LAST])
+def test_an_object_without_a_plausible_time_is_never_said_to_be_old_enough_at_some_time(modified: datetime) -> None:
+    """`lakegc explain` would name a day in 1970, or fail."""
+    times = pa.chunked_array([pa.array([modified, NOW], STORED_OBJECTS.field("modified").type)])
+    assert old_enough_at(times, DAY).to_pylist() == [None, NOW + DAY]
 
 
 @pytest.mark.parametrize("seconds", [10**12, -(10**12), 2**63 // 10**9])
