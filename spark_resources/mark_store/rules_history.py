@@ -20,6 +20,7 @@ from spark_resources.stores.place import Place
 RULES_HISTORY_KEY = MARKS_ROOT + "rules_history.json"
 RULES_HISTORY_FORMAT = 1
 MAX_CHANGES = 1_000
+MAX_BYTES = 16 << 20  # half of what may be read (`stores.size_limits`): rules for thousands of branches are large
 MAX_TRIES = 3
 
 
@@ -35,10 +36,17 @@ class RulesChange(Record):
 
 @dataclass(frozen=True, slots=True)
 class RulesHistory(Record):
-    """The newest MAX_CHANGES changes of a namespace's rules, oldest first."""
+    """The newest changes of a namespace's rules, oldest first: up to MAX_CHANGES, and fewer if they are large."""
 
     changes: AsInJson[tuple[RulesChange, ...]] = ()
     format: Annotated[int, require_format(RULES_HISTORY_FORMAT)] = RULES_HISTORY_FORMAT
+
+    def with_change(self, change: RulesChange) -> RulesHistory:
+        """The history with this change, and as many earlier ones as there is room for."""
+        new = replace(self, changes=(*self.changes, change)[-MAX_CHANGES:])
+        while len(new.to_json()) > MAX_BYTES and len(new.changes) > 1:
+            new = replace(new, changes=new.changes[(len(new.changes) + 1) // 2 :])
+        return new
 
     @classmethod
     def damaged_error(cls, where: str, why: str) -> DamagedData:
@@ -69,9 +77,9 @@ def add_rules_change(place: Place, change: RulesChange) -> None:
     # not the retry policy: after a concurrent write, the history is read again without waiting
     for attempt in range(1, MAX_TRIES + 1):
         history, version = _read(place)
-        new = replace(history, changes=(*history.changes, change)[-MAX_CHANGES:])
+        new = history.with_change(change).to_json()
         try:
-            create_or_replace(place, RULES_HISTORY_KEY, new.to_json(), version, conflict=WriteConflict)
+            create_or_replace(place, RULES_HISTORY_KEY, new, version, conflict=WriteConflict)
         except WriteConflict:
             if attempt == MAX_TRIES:
                 raise

@@ -188,6 +188,28 @@ def test_a_change_is_added_to_a_history_that_another_process_wrote_at_the_same_t
     assert [change.who for change in read_rules_history(lake.place).changes] == ["other", "last"]
 
 
+def test_a_history_of_large_rules_keeps_fewer_changes_so_that_it_can_always_be_read(lake: Lake) -> None:
+    """Rules for thousands of branches, changed hundreds of times, would exceed the limit of a record."""
+    rules = Rules(1, {f"branch-{number:05}": 2 for number in range(100)})
+    changes = [RulesChange(f"{number}", lake.now, rules, rules) for number in range(9)]
+
+    with mock.patch.object(rules_history, "MAX_BYTES", 4 * len(changes[0].to_json())):
+        for change in changes:
+            add_rules_change(lake.place, change)
+            kept = read_rules_history(lake.place).changes
+            assert kept[-1] == change
+            assert lake.place.store().stat(RULES_HISTORY_KEY).size <= rules_history.MAX_BYTES
+    assert [change.who for change in kept] == ["6", "7", "8"]
+
+
+def test_a_single_change_that_is_too_large_is_recorded_all_the_same(lake: Lake) -> None:
+    with mock.patch.object(rules_history, "MAX_BYTES", 1):
+        add_rules_change(lake.place, RulesChange("first", lake.now, None, Rules(1)))
+        add_rules_change(lake.place, RulesChange("second", lake.now, Rules(1), Rules(2)))
+
+    assert [change.who for change in read_rules_history(lake.place).changes] == ["second"]
+
+
 def test_a_server_that_stores_other_rules_is_reported(lake: Lake) -> None:
     """A real server takes zero days everywhere for no rules."""
     with pytest.raises(DamagedData, match="other ones or none"):
