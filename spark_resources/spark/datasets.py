@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 from spark_resources.stores.place import Place
 
 ROWS_PER_FILE = 1_000_000
+BYTES_PER_FILE = 256 << 20  # of rows in memory: far less than may be read from one file (`records.parquet_files`)
 BATCH_ROWS = 50_000
 BYTES_PER_TASK = 1 << 18  # of files: enough work for a separate task
 MAX_FILES_ON_DRIVER = 8  # read concurrently by the driver, if together they are no larger than BYTES_PER_TASK
@@ -161,7 +163,7 @@ _FILE_SCHEMA = pa.schema(
 
 
 def write_dataset(df: DataFrame, place: Place, folder: str, schema: pa.Schema) -> Dataset:
-    """Write a DataFrame as Parquet files of about a million rows; existing files in the folder are removed first.
+    """Write a DataFrame as Parquet files of up to about a million rows; existing files in the folder are removed first.
 
     Only the columns of `schema` are written. Only the list of files is collected on the driver.
     """
@@ -225,7 +227,12 @@ def write_table(place: Place, folder: str, table: pa.Table) -> Dataset:
 
 
 def _write_table(place: Place, folder: str, table: pa.Table) -> Dataset:
-    files = [write_file(place, folder, "part-00000.parquet", parquet_bytes(table), len(table))] if len(table) else []
+    batches = chain.from_iterable(map(_pieces, table.combine_chunks().to_batches()))
+    pieces = (pa.Table.from_batches([batch]) for batch in batches)
+    files = [
+        write_file(place, folder, f"part-{number:05}.parquet", parquet_bytes(piece), len(piece))
+        for number, piece in enumerate(pieces)
+    ]
     return finish_dataset(place, folder, files)
 
 
@@ -235,7 +242,7 @@ def _unchanged(batches: Batches, _: TaskReport) -> Batches:
 
 def _write_files(batches: Batches, place: Place, outputs: Sequence[Output]) -> Batches:
     """Inside a task: write its rows to every output, and yield a row for each file."""
-    stem, number, rows_pending = task_name(), 0, 0
+    stem, number, rows_pending, bytes_pending = task_name(), 0, 0, 0
     pending: list[pa.RecordBatch] = []
 
     def flush() -> Batches:
@@ -250,15 +257,20 @@ def _write_files(batches: Batches, place: Place, outputs: Sequence[Output]) -> B
         for output_index, write in writes:
             yield _row(output_index, write.result(), "")
 
-    for batch in batches:
-        if batch.num_rows:
-            pending.append(batch)
-            rows_pending += batch.num_rows
-        if rows_pending >= ROWS_PER_FILE:
+    for piece in chain.from_iterable(map(_pieces, batches)):
+        pending.append(piece)
+        rows_pending, bytes_pending = rows_pending + piece.num_rows, bytes_pending + piece.nbytes
+        if rows_pending >= ROWS_PER_FILE or bytes_pending >= BYTES_PER_FILE:
             yield from flush()
-            number, pending, rows_pending = number + 1, [], 0
+            number, pending, rows_pending, bytes_pending = number + 1, [], 0, 0
     if rows_pending:
         yield from flush()
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The rows of a batch in pieces of about BYTES_PER_FILE at most; nothing if it has none."""
+    rows = max(batch.num_rows * BYTES_PER_FILE // max(batch.nbytes, 1), 1)
+    return (batch.slice(start, rows) for start in range(0, batch.num_rows, rows))
 
 
 def _row(output: int, file: File, report: str) -> pa.RecordBatch:

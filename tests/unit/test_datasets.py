@@ -15,6 +15,8 @@ from pyspark.sql import SparkSession
 
 from spark_resources.errors import DamagedData
 from spark_resources.model import Namespace
+from spark_resources.records import parquet_files
+from spark_resources.spark import datasets
 from spark_resources.spark.datasets import (
     Dataset,
     File,
@@ -23,12 +25,15 @@ from spark_resources.spark.datasets import (
     first_rows,
     open_dataset,
     parquet_bytes,
+    parquet_output,
     read_dataset,
     read_file,
     write_dataset,
     write_file,
+    write_outputs,
     write_rows,
 )
+from spark_resources.spark.partitioning import tasks_from_rows
 from spark_resources.spark.remote_errors import errors_from_executors
 from spark_resources.stores.place import Place
 from spark_resources.stores.settings import StoreSettings
@@ -109,6 +114,33 @@ def test_executors_write_and_read_every_row_once(place: Place, folder: Path, spa
     assert {(row["address"], row["size"]) for row in frame.collect()} == {(f"data/{n}", n) for n in range(1000)}
     assert (written.rows, len(written.files), frame.count()) == (1000, 3, 1000)
     assert {path.name for path in folder.iterdir()} == {"_files.json", *(file.name for file in written.files)}
+
+
+def test_rows_with_long_texts_are_written_to_as_many_files_as_can_be_read(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A million rows with long paths would otherwise exceed the limit on the memory of one file's rows, so that the
+    file could never be read again."""
+    limit = 100_000
+    monkeypatch.setattr(parquet_files, "MAX_BYTES", limit)
+    monkeypatch.setattr(datasets, "BYTES_PER_FILE", limit // 4)
+    rows = [{"address": f"data/{number:04}/{'x' * 1000}", "size": number} for number in range(300)]
+    batches = [*table(rows[:200]).to_batches(), *table([]).to_batches(), *table(rows[200:]).to_batches(10)]
+
+    (written,), _ = write_outputs(
+        tasks_from_rows(no_spark, pa.table({"task": [1]}), batch_size=1),
+        lambda *_: iter(batches),
+        place,
+        [parquet_output(FOLDER, SCHEMA)],
+    )
+
+    for dataset in (written, write_rows(place, FOLDER + "part/", rows, SCHEMA)):
+        assert len(dataset.files) > len(rows) * 1000 // limit
+        assert all_rows(place, dataset, SCHEMA) == rows
+
+
+def no_spark() -> SparkSession:
+    raise AssertionError("a single task runs on the driver")
 
 
 def test_files_of_an_earlier_attempt_are_ignored_and_removed(place: Place, folder: Path) -> None:
