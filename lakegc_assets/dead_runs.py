@@ -42,7 +42,7 @@ def _is_under_lease(instance: dg.DagsterInstance, run: dg.DagsterRun, now: datet
 def report_dead_run(instance: dg.DagsterInstance, run: dg.DagsterRun, repository: str) -> str:
     """Record in Dagster that a run has failed. Returns the sentence that says so."""
     sentence = (
-        f"Run {run.run_id} of {repository} died: it is shown as started, but its lease has ended. It was recorded as "
+        f"Run {run.run_id} of {repository} died: it is shown as started, but its lease has expired. It was recorded as "
         "failed, so that it no longer holds back other runs."
     )
     instance.report_run_failed(run, sentence)

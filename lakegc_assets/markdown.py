@@ -28,7 +28,7 @@ _ACTIVE = {ord(mark): f"\\{mark}" for mark in "\\`*_{}[]<>#+!|~$&:.@^\"'()"}
 def as_text(name: str) -> str:
     """A name as literal text: nothing in it is a link, a picture, a tag, a formula or the end of a table's cell.
 
-    The UI makes links of addresses even if they are escaped, so an invisible character is inserted into them.
+    The UI turns addresses into links even if they are escaped, so an invisible character is inserted into them.
     """
     return _ADDRESS.sub("\\g<0>\N{WORD JOINER}", escaped_name(name)).translate(_ACTIVE)
 

@@ -25,8 +25,8 @@ from lakegc_assets.mark.context import (
 )
 from lakegc_assets.mark.options import MarkOptions, check_min_age, refuse_contradictions
 from lakegc_assets.mark.preconditions import (
-    refuse_another_basis,
-    refuse_another_repository,
+    refuse_different_basis,
+    refuse_different_repository,
     refuse_overlap,
     refuse_read_only,
 )
@@ -38,7 +38,7 @@ from spark_resources.lakefs import LakeFS
 from spark_resources.lakefs.resource import LakeFSResource
 from spark_resources.mark_store.holds import read_holds
 from spark_resources.mark_store.lease import Lease, take_lease
-from spark_resources.mark_store.mark import Mark, claim_namespace, earlier_marks
+from spark_resources.mark_store.mark import Mark, claim_namespace, finished_marks
 from spark_resources.mark_store.quarantine_format import refuse_unknown_quarantine_format
 from spark_resources.mark_store.record import FULL_MARK, MarkRecord
 from spark_resources.model import MarkState, Partition, cutoff_for
@@ -107,14 +107,14 @@ class MarksResource(ConfigurableResource["MarksResource"]):
             inventory=inventory,
         )
         record = replace(record, basis={**FULL_MARK, "spellings": sorted(target.place.namespace.aliases)})
-        earlier = earlier_marks(target.place)
+        known = finished_marks(target.place)
         basis = basis_of(
-            record, [mark.record for mark in earlier.finished], untrusted=earlier.untrusted,
+            record, [mark.record for mark in known.finished], untrusted=known.untrusted,
             since=options.since, full=options.full, every=settings.full_every,
         )  # fmt: skip
         record = replace(record, basis=basis)
         mark = Mark.begin(target.place, record)
-        refuse_another_basis(mark.record, options)
+        refuse_different_basis(mark.record, options)
         return self._run(partition, target, mark, lakefs, log_message)
 
     def resume(self, partition_key: str, log_message: LogMessage) -> MarkRun:
@@ -125,7 +125,7 @@ class MarksResource(ConfigurableResource["MarksResource"]):
         mark = Mark.open(target.place, partition.mark_id)
         mark.check_unfinished()
         self.ensure_lease(partition, target, settings)
-        refuse_another_repository(mark.record, target)
+        refuse_different_repository(mark.record, target)
         return self._run(partition, target, mark, lakefs, log_message)
 
     def record(self, partition_key: str) -> MarkRecord:

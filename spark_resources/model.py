@@ -270,8 +270,8 @@ class Namespace:
                 "slashes or dots"
             )
         raise Refused(
-            f"the address {address} {what}. If the address is in this namespace, going on would mistake a live object "
-            "for garbage, so lakegc stops here. Compare the repository's storage namespace with the address, and "
+            f"the address {address} {what}. If the address is in this namespace, a live object would look like "
+            "garbage, so lakegc stops here. Compare the repository's storage namespace with the address, and "
             "report this form of address to lakegc's developers.",
             invariant=5,
         )

@@ -323,9 +323,11 @@ def verify_approved(target: Target, record: MarkRecord, approval: Approval | Non
 
 def check_approved(target: Target, record: MarkRecord, approval: Approval | None, *, now: datetime) -> None:
     """Raise `Refused` unless this approval is valid now for this mark and unused. The mark's files aren't read."""
-    from lakegc_assets.mark.preconditions import refuse_another_repository  # imports Dagster, which reviews don't need
+    from lakegc_assets.mark.preconditions import (
+        refuse_different_repository,  # imports Dagster, which reviews don't need
+    )
 
-    refuse_another_repository(record, target)
+    refuse_different_repository(record, target)
     refuse_used(Proposal(target, record, record.digest or ""))
     check_status(record.repository, record.mark_id, approval_status(record, approval, now=now), approval)
     assert approval is not None

@@ -1,4 +1,5 @@
-"""Approve marks by a written policy: announce it, wait, check everything again, and approve as a person would.
+"""Approve marks by a policy in the settings: announce the approval, wait, check everything again, and approve as a
+person would.
 
 The steps in order, each with the state that a crash right after it leaves behind:
 
@@ -125,7 +126,8 @@ def decision_if_approved(proposal: Proposal) -> Decision | None:
 
 
 def check_announced_set(announcement: Announcement, proposal: Proposal) -> None:
-    """Raise `DamagedData` if an announcement is for another set than the mark's. A revoked one may have any digest."""
+    """Raise `DamagedData` if an announcement is for a different set from the mark's. A revoked one may have any
+    digest."""
     if announcement.revoked is None and announcement.digest != proposal.digest:
         raise DamagedData(
             f"the announced approval of {proposal.name} is for the digest {announcement.digest}, but the mark's is "

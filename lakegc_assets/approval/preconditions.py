@@ -42,8 +42,8 @@ def status_of_earlier_approval(proposal: Proposal, *, now: datetime) -> Approval
 
 
 def check_request(proposal: Proposal, request: ApprovalRequest) -> None:
-    """Raise `Refused` if a request is older than the mark or than the end of an earlier approval, or names another
-    digest."""
+    """Raise `Refused` if a request is older than the mark or than the end of an earlier approval, or names a
+    different digest."""
     finished = proposal.record.finished
     assert finished is not None  # a proposed mark is always finished
     # a store that rounds times down to whole seconds may date a mark up to a second too early
@@ -79,7 +79,7 @@ def check_newer(proposal: Proposal, request: ApprovalRequest, earlier_status: Ap
     approval = read_if_intact(proposal)
     if earlier_status is ApprovalStatus.EXPIRED and approval is not None and request.when < approval.until:
         raise Refused(
-            f"the approval of {proposal.name} by {approval.who} ended at {approval.until:%Y-%m-%d %H:%M:%S} UTC, and "
+            f"the approval of {proposal.name} by {approval.who} expired at {approval.until:%Y-%m-%d %H:%M:%S} UTC, and "
             f"this one was given earlier, at {request.when:%Y-%m-%d %H:%M:%S}. Review the mark, and approve again.",
             invariant=7,
         )

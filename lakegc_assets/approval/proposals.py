@@ -83,14 +83,16 @@ def propose(target: Target, name: str, *, now: datetime) -> Proposal:
     store's clock.
 
     Raises `WrongUsage` if it is unknown or unfinished, `Refused` if it belongs to another repository. Removes a summary
-    that is left over from an approval that has ended.
+    that is left over from an approval that is no longer in force.
     """
-    from lakegc_assets.mark.preconditions import refuse_another_repository  # imports Dagster, which reviews don't need
+    from lakegc_assets.mark.preconditions import (
+        refuse_different_repository,  # imports Dagster, which reviews don't need
+    )
 
     place = target.place
     if "/" not in name and Mark.exists(place, check_mark_id(name)):
         mark = Mark.open(place, name)
-        refuse_another_repository(mark.record, target)
+        refuse_different_repository(mark.record, target)
         refuse_unfinished(mark.record)
         withdraw_stale_summary(place, mark.record, now=now)
         return Proposal(target, mark.record, mark.record.digest or "", mark=mark)

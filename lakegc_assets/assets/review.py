@@ -72,7 +72,8 @@ mark's partition, and fill in who you are, the digest of the set as *expired_set
 Or in a terminal: `lakegc approve REPOSITORY MARK`. If a precondition isn't met, the job or command fails immediately
 and nothing is approved. If the sensor *approved_sweeps* is on, **the sweep begins within a minute**; otherwise
 materialize *sweep_report*. An approval covers exactly this set, expires after a while, and can be used once. Until the
-sweep starts, `lakegc revoke` revokes it. For repositories with the setting *auto_approve*, the sensor *auto_approvals*
-approves routine marks by a written policy. A materialization that is *reported* here manually approves nothing.
+sweep starts, `lakegc revoke` revokes it. For repositories that have *auto_approve* turned on, the sensor
+*auto_approvals* approves routine marks by the policy in the settings. A materialization that is *reported* here
+manually approves nothing.
 """,
 )

@@ -20,7 +20,7 @@ from lakegc_assets.backup.destination import backup_folder, create_place, parse_
 from lakegc_assets.backup.manifest import Subject, begin
 from lakegc_assets.formatting import duration, plural
 from lakegc_assets.mark.context import Target, find_target, user_and_machine, with_probed_capabilities
-from lakegc_assets.mark.preconditions import refuse_another_repository
+from lakegc_assets.mark.preconditions import refuse_different_repository
 from lakegc_assets.progress import LogMessage, logging_progress
 from spark_resources.copying.backup_task import WANTED, CopyTaskConfig, can_copy_server_side
 from spark_resources.copying.copy_log import Log
@@ -170,7 +170,7 @@ def marked_set(target: Target, name: str) -> MarkedSet:
     place = target.place
     if "/" not in name and Mark.exists(place, name):
         mark = Mark.open(place, name)
-        refuse_another_repository(mark.record, target)
+        refuse_different_repository(mark.record, target)
         refuse_unfinished(mark.record)
         verify_recorded_files(target, mark.record)
         return MarkedSet(_subject(target, name, mark.record.digest or "", None), mark.dataset("expired_set"))

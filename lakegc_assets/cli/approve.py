@@ -20,12 +20,12 @@ from lakegc_assets.cli import brakes_table
 from lakegc_assets.cli.console import cell, print_command, print_sentence, print_table, printing, read_answer, size
 from lakegc_assets.cli.escaping import print_log, print_text
 from lakegc_assets.cli.invocation import command
-from lakegc_assets.cli.mark import Server, resolve_mark_id
+from lakegc_assets.cli.mark import Servers, resolve_mark_id
 from lakegc_assets.cli.rules_files import refuse_what_if_result
 from lakegc_assets.formatting import plural
 from lakegc_assets.mark.context import user_and_machine, with_probed_capabilities
 from lakegc_assets.rules.brakes import BrakeLimits
-from spark_resources.errors import LakegcError, WrongUsage
+from spark_resources.errors import LakegcError, WrongUsage, full_stop
 from spark_resources.mark_store.approval import Approval
 from spark_resources.model import Partition
 from spark_resources.settings import parse_duration
@@ -64,21 +64,21 @@ def approve(repository: str, mark_id: str, options: ApproveOptions, *, as_json: 
         )
     if not options.yes and not sys.stdin.isatty():
         raise WrongUsage("approval needs a terminal to prompt for confirmation. In a script, pass --yes and --digest.")
-    server = Server.configured()
-    target = with_probed_capabilities(server.target(repository))
+    servers = Servers.configured()
+    target = with_probed_capabilities(servers.target(repository))
     proposal = propose(target, resolve_mark_id(target.place, repository, mark_id), now=target.place.store().now())
-    settings = server.settings(repository)
+    settings = servers.settings(repository)
     limits, single_deployment = BrakeLimits.of(settings), settings.single_deployment
     try:
         if not options.yes:
             now = proposal.store.now()
             request = request_of(proposal, options, released, now=now)
-            approval.check(proposal, request, server.lakefs, limits, now=now, single_deployment=single_deployment)
+            approval.check(proposal, request, servers.lakefs, limits, now=now, single_deployment=single_deployment)
             ask_for_confirmation(proposal, options)
         now = proposal.store.now()
         request = request_of(proposal, options, released, now=now)
         granted = approval.approve(
-            proposal, request, server.lakefs, limits, now=now, single_deployment=single_deployment
+            proposal, request, servers.lakefs, limits, now=now, single_deployment=single_deployment
         )
     except (StoppedByBrakes, BrakeNotTripped) as error:
         corrected = full_command(proposal, options, released, error.tripped)
@@ -132,15 +132,15 @@ def report_to_dagster(proposal: Proposal, granted: Approval) -> None:
         opened = open_instance(dagster_home(os.environ))
     except LakegcError as error:
         raise LakegcError(
-            f"the approval was recorded, but not reported to Dagster, so no sensor will start the sweep. {error} Start "
-            "the sweep with 'lakegc sweep'."
+            "the approval was recorded, but not reported to Dagster, so no sensor will start the sweep. "
+            f"{full_stop(error)} Start the sweep with 'lakegc sweep'."
         ) from error
     with opened as instance:
         report_approval(instance, str(Partition.of(proposal.target.repository.id, granted.mark_id)), proposal, granted)
 
 
 def revoke(repository: str, mark_id: str, *, by: str | None) -> None:
-    target = with_probed_capabilities(Server.configured().target(repository))
+    target = with_probed_capabilities(Servers.configured().target(repository))
     proposal = propose(target, resolve_mark_id(target.place, repository, mark_id), now=target.place.store().now())
     name = single_line(by, "the name after --by") if by is not None else current_user()
     approval.revoke(proposal, who=name, now=proposal.store.now())

@@ -22,7 +22,7 @@ from lakegc_assets.backup.restore_drill import DrillResult, drill, scratch_place
 from lakegc_assets.cli.console import outcomes_table, print_command, print_sentence, print_table, printing, size
 from lakegc_assets.cli.escaping import print_text
 from lakegc_assets.cli.invocation import command
-from lakegc_assets.cli.mark import Server
+from lakegc_assets.cli.mark import Servers
 from lakegc_assets.formatting import plural, was_or_were
 from lakegc_assets.progress import publish
 from spark_resources.copying.copy_log import CopyStatus
@@ -56,13 +56,13 @@ def parse_bandwidth(text: str) -> float | None:
 
 def backup(repository: str, name: str, to: str, limits: CopyLimits) -> tuple[Backup, str]:
     """Run the job `back_up` for one finished mark. Returns the backup's summary and its destination."""
-    server = Server.configured()
+    servers = Servers.configured()
     layout, _, mark_id = name.rpartition("/")
-    partition, settings = Partition.of(repository, mark_id), server.settings(repository)
+    partition, settings = Partition.of(repository, mark_id), servers.settings(repository)
     to = to or settings.backup_to or ""
     if not to:
         raise WrongUsage("no backup destination is set: pass one after the mark, or set LAKEGC_BACKUP_TO")
-    refuse_backup_early(server.lakefs, settings, repository, name, to, server.store_settings)
+    refuse_backup_early(servers.lakefs, settings, repository, name, to, servers.store_settings)
     from lakegc_assets.cli.dagster_runs import dagster_home, open_instance, run_backup
 
     config = {"to": to, "at_once": limits.at_once, "bandwidth": limits.bandwidth or 0.0, "layout": layout}

@@ -99,8 +99,7 @@ def apply_settings(assignments: list[str]) -> None:
         variable = f"LAKEGC_{name.upper()}"
         if name in ADDITIVE_SETTINGS and os.environ.get(variable, "").strip():
             raise WrongUsage(
-                f"--set {name}: {variable} or another --set {name} is given, too, and would be ignored. Pass all of "
-                "them in one list."
+                f"--set {name} would override {variable} or an earlier --set {name}. Pass all values in one list."
             )
         os.environ[variable] = value
 
@@ -508,9 +507,9 @@ def pins(
 ) -> None:
     """Show what each branch, tag on hold and commit alone keeps. Stale branches come first."""
     from lakegc_assets.cli import pins as pin_tables
-    from lakegc_assets.cli.mark import Server
+    from lakegc_assets.cli.mark import Servers
 
-    price = Server.configured().settings(repository).price_per_gb_month
+    price = Servers.configured().settings(repository).price_per_gb_month
     with progress(repository):
         pin_tables.show(repository, mark_id, price=price, as_json=output is Format.JSON)
 

@@ -124,8 +124,8 @@ def instance_error(settings: Path, error: Exception) -> LakegcError:
         return WrongUsage(f"{settings} isn't valid YAML: {' '.join(text.split())}. Correct it.")
     reason = str(error.__cause__ or error).partition("\n")[0]
     return Unavailable(
-        f"Dagster's history can't be opened: {reason}. Check its database, which {settings} configures. To keep the "
-        "history elsewhere in the meantime, set DAGSTER_HOME to another folder."
+        f"Dagster's history can't be opened: {full_stop(reason)} Check its database, which {settings} configures. To "
+        "keep the history elsewhere in the meantime, set DAGSTER_HOME to another folder."
     )
 
 

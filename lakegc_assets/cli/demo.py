@@ -23,7 +23,7 @@ from lakegc_assets.cli.backup import restore_run
 from lakegc_assets.cli.console import age, print_command, print_sentence, print_table, size
 from lakegc_assets.cli.escaping import print_text
 from lakegc_assets.cli.invocation import command
-from lakegc_assets.cli.mark import Server
+from lakegc_assets.cli.mark import Servers
 from lakegc_assets.cli.review import Review
 from lakegc_assets.cli.tables import show_totals
 from lakegc_assets.rules.brakes import BrakeLimits
@@ -91,7 +91,7 @@ def run(folder: Path | None, store: str | None, *, now: datetime, status: Callab
             example = worked_example.replay(sandbox, now=now)
         except Problem as problem:
             raise WrongUsage(f"the demo needs an empty location in {store or root}: {problem}") from problem
-        written_at = Server.configured().target(worked_example.REPOSITORY).place.store().now()
+        written_at = Servers.configured().target(worked_example.REPOSITORY).place.store().now()
         return run_in_sandbox(sandbox, example, store, status, written_at)
 
 
@@ -128,24 +128,26 @@ def run_in_sandbox(
     lakefs, spark = LakeFSResource(), LongLivedSparkResource()
     resources = {"lakefs": lakefs, "spark": spark, "marks": MarksResource(lakefs=lakefs, spark=spark)}
     with open_instance(dagster_home(os.environ)) as instance:
-        wait_until_old(Server.configured().target(worked_example.REPOSITORY).place.store(), written_at)
+        wait_until_old(Servers.configured().target(worked_example.REPOSITORY).place.store(), written_at)
         run_mark(partition, {"min_age": "0", "allow_young": True}, instance=instance, resources=resources)
-        server = Server.configured()
-        place = server.target(worked_example.REPOSITORY).place
+        servers = Servers.configured()
+        place = servers.target(worked_example.REPOSITORY).place
         mark = Mark.open(place, MARK_ID)
         review = Review.of(mark, depth=1, price=None)
         commits = all_rows(place, mark.dataset("retained_commits"), COMMIT_VERDICTS)
         expired = all_rows(place, mark.dataset("expired_set"), EXPIRED_OBJECTS)
         retained_locations = [
-            (row["commit_id"], path) for row in commits if row["retained"] for path in paths_at(server, row)
+            (row["commit_id"], path) for row in commits if row["retained"] for path in paths_at(servers, row)
         ]
         expired_locations = [(row["commit_id"], row["path"]) for row in expired]
-        content_before = {location: read_path(server, *location) for location in retained_locations + expired_locations}
+        content_before = {
+            location: read_path(servers, *location) for location in retained_locations + expired_locations
+        }
         run_backup(partition, {"to": backup_to}, instance=instance, resources=resources)
-        approve(server)
+        approve(servers)
         run_sweep(partition, {}, instance=instance, resources=resources)
         status("verifying retained files")
-        content_after = {location: read_path(server, *location) for location in content_before}
+        content_after = {location: read_path(servers, *location) for location in content_before}
     status("restoring everything from the backup")
     with restore_run(partition, backup_to, CopyLimits(), with_lease=True, spark=spark) as restoring:
         restore(restoring, Selection())
@@ -171,35 +173,35 @@ def run_in_sandbox(
         ),
         gone=sum(content_after[location] is None for location in expired_locations),
         restored=sum(
-            read_path(server, *location) == content_before[location] is not None for location in expired_locations
+            read_path(servers, *location) == content_before[location] is not None for location in expired_locations
         ),
     )
 
 
-def approve(server: Server) -> None:
+def approve(servers: Servers) -> None:
     """Approve the mark, as `lakegc approve` does after a review."""
-    target = server.target(worked_example.REPOSITORY)
+    target = servers.target(worked_example.REPOSITORY)
     now = target.place.store().now()
     proposal = propose(target, MARK_ID, now=now)
     request = ApprovalRequest(who=APPROVER, how="lakegc demo", when=now, digest=proposal.digest)
-    limits = BrakeLimits.of(server.settings(worked_example.REPOSITORY))
-    approval.approve(proposal, request, server.lakefs, limits, now=now, single_deployment=False)
+    limits = BrakeLimits.of(servers.settings(worked_example.REPOSITORY))
+    approval.approve(proposal, request, servers.lakefs, limits, now=now, single_deployment=False)
 
 
-def paths_at(server: Server, commit: dict[str, Any]) -> list[str]:
+def paths_at(servers: Servers, commit: dict[str, Any]) -> list[str]:
     return [
-        listed.path for listed in server.lakefs.list_objects(worked_example.REPOSITORY, commit["commit_id"]).objects
+        listed.path for listed in servers.lakefs.list_objects(worked_example.REPOSITORY, commit["commit_id"]).objects
     ]
 
 
-def read_path(server: Server, ref: str, path: str) -> bytes | None:
+def read_path(servers: Servers, ref: str, path: str) -> bytes | None:
     """Read a path with lakeFS's own SDK, as any reader would. Returns None for 410 Gone."""
     from lakefs_sdk.api.objects_api import ObjectsApi
     from lakefs_sdk.api_client import ApiClient
     from lakefs_sdk.configuration import Configuration
     from lakefs_sdk.exceptions import ApiException
 
-    settings = server.lakefs.settings
+    settings = servers.lakefs.settings
     client: Any = ApiClient(
         Configuration(
             host=f"{settings.endpoint_url}/api/v1", username=settings.access_key_id, password=settings.secret_access_key

@@ -17,7 +17,7 @@ from rich.table import Table
 from lakegc_assets.approval import proposals
 from lakegc_assets.cli.console import cell, print_command, print_sentence, print_table, size
 from lakegc_assets.cli.invocation import command
-from lakegc_assets.cli.mark import Server
+from lakegc_assets.cli.mark import Servers
 from lakegc_assets.formatting import age, percent, plural
 from lakegc_assets.mark.context import target_of
 from lakegc_assets.mark.repository_selection import list_repositories
@@ -73,14 +73,14 @@ class RepositoryRow:
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
-def read_fleet(server: Server) -> list[RepositoryRow]:
-    """A row for each repository of all servers, the newest mark first, then those without marks, by name. Several are
-    read at a time; one that can't be read doesn't hide the others, and a server that can't be read has one row."""
-    repositories, failures = list_repositories(server.lakefs)
-    configurations = dict[str, lakefs.Server]()
+def read_fleet(servers: Servers) -> list[RepositoryRow]:
+    """A row for each repository on every server: those with marks first, the newest mark first; then those without, by
+    name. A repository that can't be read doesn't hide the others, and a server that can't be read has one row."""
+    repositories, failures = list_repositories(servers.lakefs)
+    configurations = dict[str, lakefs.ServerConfig]()
     for name in sorted({repository.server for repository in repositories}):
         try:
-            configurations[name] = server.lakefs.config(name)
+            configurations[name] = servers.lakefs.config(name)
         except LakegcError as error:
             if not name:
                 raise
@@ -89,7 +89,7 @@ def read_fleet(server: Server) -> list[RepositoryRow]:
 
     def read(repository: lakefs.Repository) -> RepositoryRow:
         try:
-            return read_row(server, repository, configurations[repository.server])
+            return read_row(servers, repository, configurations[repository.server])
         except LakegcError as error:
             return RepositoryRow(repository.id, error=str(error))
 
@@ -100,8 +100,8 @@ def read_fleet(server: Server) -> list[RepositoryRow]:
     return [*newest_first, *(row for row in rows if row.newest is None)]
 
 
-def read_row(server: Server, repository: lakefs.Repository, configuration: lakefs.Server) -> RepositoryRow:
-    settings = server.settings(repository.id)
+def read_row(servers: Servers, repository: lakefs.Repository, configuration: lakefs.ServerConfig) -> RepositoryRow:
+    settings = servers.settings(repository.id)
     place = target_of(repository, configuration, settings).place
     now, history = place.store().now(), known_history(place)
     marks = newest_marks(place, history, now=now)

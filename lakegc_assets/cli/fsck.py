@@ -15,7 +15,7 @@ from rich.table import Table
 from lakegc_assets.cli.console import escaped_name, print_command, print_sentence, print_table, size
 from lakegc_assets.cli.escaping import print_log, print_text
 from lakegc_assets.cli.invocation import command
-from lakegc_assets.cli.mark import Server
+from lakegc_assets.cli.mark import Servers
 from lakegc_assets.formatting import plural
 from lakegc_assets.fsck.check import CheckRun, check
 from lakegc_assets.fsck.findings import Dependents, Finding, LostObject, Report
@@ -45,12 +45,12 @@ def session() -> Iterator[Callable[[], SparkSession]]:
 def run(repository: str, *, write_missing: Path | None) -> Report:
     """Check a repository, and write the addresses of lost objects to a file if one is given."""
     refuse_unwritable(write_missing)
-    server = Server.configured()
-    target = server.target(repository)
+    servers = Servers.configured()
+    target = servers.target(repository)
     skipped: list[str] = []
     with session() as spark:
         write_lost = (lambda lost: skipped.extend(write_list(write_missing, lost))) if write_missing else None
-        report = check(CheckRun(target, server.lakefs, spark, publish, write_lost))
+        report = check(CheckRun(target, servers.lakefs, spark, publish, write_lost))
     report.hints += [
         f"{escaped_name(address)} contains a line break and was not written to {write_missing}." for address in skipped
     ]

@@ -14,7 +14,7 @@ from rich.table import Table
 from lakegc_assets.cli.console import cell, print_command, print_sentence, print_table, printing, read_answer
 from lakegc_assets.cli.escaping import print_text
 from lakegc_assets.cli.invocation import command
-from lakegc_assets.cli.mark import Server
+from lakegc_assets.cli.mark import Servers
 from lakegc_assets.formatting import plural
 from lakegc_assets.fsck.commit_graph import Graph, read_graph
 from lakegc_assets.fsck.findings import Report
@@ -47,10 +47,10 @@ MAX_COUNTED = 1000  # objects under a prefix: one page of a listing
 
 def add(repository: str, fields: Mapping[str, Any]) -> None:
     """Add a hold. Raises `WrongUsage` if it is invalid, or has expired by the server's clock."""
-    server, hold = Server.configured(), parse_hold(fields)
-    target = server.target(repository)
-    now = server.lakefs.server_time(target.repository.server)
-    refuse_configured(server, repository, hold.id)
+    servers, hold = Servers.configured(), parse_hold(fields)
+    target = servers.target(repository)
+    now = servers.lakefs.server_time(target.repository.server)
+    refuse_configured(servers, repository, hold.id)
     if hold.has_expired(now):
         raise WrongUsage(
             f"--until {hold.until} is in the past: the lakeFS server's clock says {now:%Y-%m-%d %H:%M} UTC. "
@@ -65,23 +65,23 @@ def add(repository: str, fields: Mapping[str, Any]) -> None:
 
 
 def drop(repository: str, hold_id: str) -> None:
-    server = Server.configured()
-    refuse_configured(server, repository, hold_id)
-    drop_hold(server.target(repository).place, hold_id)
+    servers = Servers.configured()
+    refuse_configured(servers, repository, hold_id)
+    drop_hold(servers.target(repository).place, hold_id)
     print_sentence(f"{hold_id} was dropped. The next mark won't use it.")
     print_command("List the remaining holds", command("holds", repository, "list"))
 
 
-def refuse_configured(server: Server, repository: str, hold_id: str) -> None:
+def refuse_configured(servers: Servers, repository: str, hold_id: str) -> None:
     """Raise `WrongUsage` if the settings have a hold with this id: commands change only the namespace's file."""
-    if hold_id in {hold.id for hold in server.target(repository).configured_holds}:
-        origin = server.settings(repository).origins["holds"]
+    if hold_id in {hold.id for hold in servers.target(repository).configured_holds}:
+        origin = servers.settings(repository).origins["holds"]
         raise WrongUsage(f"the hold '{hold_id}' comes from {origin}: change it there")
 
 
 def sign(repository: str, *, yes: bool) -> None:
     """Show what will be signed, ask for confirmation unless `yes` is set, and sign it."""
-    target = Server.configured().target(repository)
+    target = Servers.configured().target(repository)
     unsigned = read_unsigned(target.place)
     print_sentence(f"{holds_location(target.place)} has {plural(len(unsigned.holds), 'hold')}:")
     for hold in unsigned.holds:
@@ -103,9 +103,9 @@ def sign(repository: str, *, yes: bool) -> None:
 
 @printing()
 def show(repository: str, *, as_json: bool) -> None:
-    server = Server.configured()
-    target = server.target(repository)
-    known, now = read_holds(target.place, target.configured_holds), server.lakefs.server_time(target.repository.server)
+    servers = Servers.configured()
+    target = servers.target(repository)
+    known, now = read_holds(target.place, target.configured_holds), servers.lakefs.server_time(target.repository.server)
     holds = known.holds
     if as_json:
         rows = [{**hold.fields(), "state": state_of(hold, now), "from": source_of(hold, known)} for hold in holds]
@@ -134,13 +134,13 @@ def show(repository: str, *, as_json: bool) -> None:
 @printing()
 def check(repository: str, *, as_json: bool) -> None:
     """Print what each hold matches. Raises `BadHolds` for an invalid file, `Refused` if matches can't be determined."""
-    server = Server.configured()
-    target = server.target(repository)
+    servers = Servers.configured()
+    target = servers.target(repository)
     holds, now = (
         read_holds(target.place, target.configured_holds).holds,
-        server.lakefs.server_time(target.repository.server),
+        servers.lakefs.server_time(target.repository.server),
     )
-    rows = matches(target, server, holds, now) if holds else []
+    rows = matches(target, servers, holds, now) if holds else []
     if as_json:
         print_text(
             json.dumps({"repository": repository, "file": holds_location(target.place), "holds": rows}, indent=1)
@@ -164,10 +164,10 @@ def check(repository: str, *, as_json: bool) -> None:
     print_command("Next", command("mark", repository))
 
 
-def matches(target: Target, server: Server, holds: Sequence[Hold], now: datetime) -> list[dict[str, Any]]:
+def matches(target: Target, servers: Servers, holds: Sequence[Hold], now: datetime) -> list[dict[str, Any]]:
     """One row per hold with the number of its matches of each kind (MATCH_KINDS); None for kinds that don't apply."""
     report = Report(target.repository.id, target.place.namespace.uri)
-    graph = read_graph(target, server.lakefs, report)
+    graph = read_graph(target, servers.lakefs, report)
     if report.findings:
         first = report.findings[0]
         raise Refused(
@@ -181,7 +181,7 @@ def matches(target: Target, server: Server, holds: Sequence[Hold], now: datetime
             f"credentials: {' '.join(report.not_verified)}",
             invariant=3,
         )
-    rules = server.lakefs.rules(target.repository.id)
+    rules = servers.lakefs.rules(target.repository.id)
     return [matches_of(hold, target, graph, rules, now) for hold in holds]
 
 

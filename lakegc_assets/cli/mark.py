@@ -41,13 +41,13 @@ from spark_resources.stores.settings import StoreSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class Servers:
     """The configured lakeFS servers, with the settings for each of their repositories."""
 
     lakefs: LakeFS
 
     @classmethod
-    def configured(cls) -> Server:
+    def configured(cls) -> Servers:
         return cls(LakeFS(*LakeFSSettings.of(Settings.load(os.environ, home_folder()))))
 
     def settings(self, repository: str) -> Settings:
@@ -66,7 +66,7 @@ class Server:
 def refuse_mark_early(partition: Partition, options: Mapping[str, Any]) -> None:
     """Refuse a mark before its partition or run is created: if its id is already used by a lakegc or foreign mark, or
     its base mark is missing or unfinished. Reads only small records."""
-    target = Server.configured().target(partition.repository)
+    target = Servers.configured().target(partition.repository)
     refuse_used_id(target, partition)
     since = options["since"]
     if since and (not Mark.exists(target.place, since) or Mark.open(target.place, since).record.finished is None):
@@ -93,7 +93,7 @@ def make_mark(partition: Partition, options: Mapping[str, Any]) -> MarkRecord:
 
     with open_instance(dagster_home(os.environ)) as instance:
         run_mark(partition, options, instance=instance)
-    return Mark.open(Server.configured().target(partition.repository).place, partition.mark_id).record
+    return Mark.open(Servers.configured().target(partition.repository).place, partition.mark_id).record
 
 
 def basis_in_words(record: MarkRecord) -> str:
@@ -197,7 +197,7 @@ def resolve_mark_id(place: Place, repository: str, mark_id: str) -> str:
 def open_mark(repository: str, mark_id: str) -> Mark:
     """One of lakegc's finished marks; 'latest' is the newest one. Raises `NotFound` if there is no such mark,
     `WrongUsage` if it isn't finished, `Retired` if it was retired."""
-    place = Server.configured().target(repository).place
+    place = Servers.configured().target(repository).place
     mark = Mark.open(place, resolve_mark_id(place, repository, mark_id))
     refuse_retired(mark.record)
     if mark.record.finished is None:

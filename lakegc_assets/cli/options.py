@@ -75,9 +75,9 @@ def resolve_partition(repository: str, mark_id: str) -> Partition:
     if an id is invalid."""
     if mark_id != "latest":
         return Partition.of(repository, mark_id)
-    from lakegc_assets.cli.mark import Server, resolve_mark_id
+    from lakegc_assets.cli.mark import Servers, resolve_mark_id
 
-    return Partition.of(repository, resolve_mark_id(Server.configured().target(repository).place, repository, mark_id))
+    return Partition.of(repository, resolve_mark_id(Servers.configured().target(repository).place, repository, mark_id))
 
 
 def refuse_rows_without_list(output: ListFormat, *, list_all: bool) -> None:

@@ -24,7 +24,7 @@ from lakegc_assets.cli.console import (
 )
 from lakegc_assets.cli.escaping import print_text
 from lakegc_assets.cli.invocation import command
-from lakegc_assets.cli.mark import Server
+from lakegc_assets.cli.mark import Servers
 from lakegc_assets.cli.object_list import print_rows
 from lakegc_assets.cli.sweep import show_report
 from lakegc_assets.formatting import plural
@@ -80,7 +80,7 @@ class Reasons:
 def show(repository: str, name: str, *, list_all: bool, output_format: str) -> None:
     """Print the report of a mark's sweep, or with `list_all` the outcome of every object. Raises the errors of
     `find_report`."""
-    target = Server.configured().target(repository)
+    target = Servers.configured().target(repository)
     place, report = target.place, find_report(target, name)
     record = own_record(place, report.mark_id)
     is_retired = record is not None and record.state is MarkState.RETIRED

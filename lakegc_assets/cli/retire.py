@@ -15,7 +15,7 @@ from rich.table import Table
 from lakegc_assets.cli.console import cell, print_command, print_sentence, print_table, printing, size
 from lakegc_assets.cli.escaping import print_text
 from lakegc_assets.cli.invocation import command
-from lakegc_assets.cli.mark import Server
+from lakegc_assets.cli.mark import Servers
 from lakegc_assets.formatting import plural
 from lakegc_assets.mark.repository_selection import list_repositories, select_repositories
 from lakegc_assets.retirement.fleet import Outcome, retire_all
@@ -46,23 +46,23 @@ def parse_older_than(text: str) -> timedelta | None:
     try:
         return parse_duration(text)
     except ValueError as error:
-        raise WrongUsage(f"--older-than: {error}. Expected an age such as 90d or 12w") from None
+        raise WrongUsage(f"--older-than: {error}; expected an age such as 90d or 12w") from None
 
 
 def retire(options: RetireOptions) -> list[Outcome]:
     """Retire marks and remove them from Dagster; without `apply`, only plan it. If a single repository was named, its
     error is raised."""
-    server = Server.configured()
+    servers = Servers.configured()
     if options.all_repositories == (options.repository is not None):
         raise WrongUsage("name one repository, or pass --all for all of them")
     if options.repository is not None:
-        outcomes = [retire_one(server, options.repository, options)]
+        outcomes = [retire_one(servers, options.repository, options)]
     else:
-        repositories, failures = list_repositories(server.lakefs)
+        repositories, failures = list_repositories(servers.lakefs)
         selected = select_repositories(repositories, Settings.load(os.environ, home_folder()))
         names = [repository.id for repository in selected]
         outcomes = [
-            *retire_all(server.lakefs, names, server.settings, options.older_than, apply=options.apply),
+            *retire_all(servers.lakefs, names, servers.settings, options.older_than, apply=options.apply),
             *(Outcome(f"{name}/*", error=why) for name, why in failures.items()),
         ]
     if options.apply:
@@ -70,18 +70,18 @@ def retire(options: RetireOptions) -> list[Outcome]:
     return outcomes
 
 
-def retire_one(server: Server, repository: str, options: RetireOptions) -> Outcome:
-    settings = server.settings(repository)
+def retire_one(servers: Servers, repository: str, options: RetireOptions) -> Outcome:
+    settings = servers.settings(repository)
     after = settings.retire_after if options.older_than is None else options.older_than
     if after is None:
         raise WrongUsage(
             f"no age is given at which marks of {repository} are retired: pass --older-than, for example --older-than "
             "90d, or set LAKEGC_RETIRE_AFTER"
         )
-    target = open_target(server.lakefs, repository, settings)
+    target = open_target(servers.lakefs, repository, settings)
     if not options.apply:
         return Outcome(repository, plan(target, after, options.mark_ids))
-    return Outcome(repository, retire_marks(target, server.lakefs, settings, after, only=options.mark_ids))
+    return Outcome(repository, retire_marks(target, servers.lakefs, settings, after, only=options.mark_ids))
 
 
 def remove_from_dagster(outcomes: Sequence[Outcome]) -> None:

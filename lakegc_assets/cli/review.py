@@ -14,7 +14,7 @@ from lakegc_assets.cli import diff
 from lakegc_assets.cli.console import age, cell, print_command, print_sentence, print_table, printing, size
 from lakegc_assets.cli.escaping import print_text
 from lakegc_assets.cli.invocation import command
-from lakegc_assets.cli.mark import Server, announcement_in_words, expired_tables, open_mark, show_late_uploads
+from lakegc_assets.cli.mark import Servers, announcement_in_words, expired_tables, open_mark, show_late_uploads
 from lakegc_assets.cli.object_list import as_json, list_rows
 from lakegc_assets.cli.tables import show_totals, totals_document
 from lakegc_assets.formatting import fraction, money, monthly_cost, plural, rules_in_words
@@ -86,7 +86,7 @@ class Review:
         return fraction(self.totals.whole.bytes, self.facts["candidate_bytes"])
 
     @property
-    def saved_a_month(self) -> float | None:
+    def monthly_savings(self) -> float | None:
         return None if self.price is None else monthly_cost(self.totals.whole.bytes, self.price)
 
     @property
@@ -121,7 +121,7 @@ def show(repository: str, mark_id: str, *, list_all: bool, output_format: str, d
     if list_all:
         list_rows(expired_tables(mark), mark.record.start, output_format)
         return
-    review = Review.of(mark, depth=depth, price=Server.configured().settings(repository).price_per_gb_month)
+    review = Review.of(mark, depth=depth, price=Servers.configured().settings(repository).price_per_gb_month)
     if output_format == "table":
         show_review(review)
     else:
@@ -200,12 +200,12 @@ def show_sweep(record: MarkRecord) -> None:
 
 
 def cost_sentence(review: Review) -> str:
-    if review.saved_a_month is None:
+    if review.monthly_savings is None:
         return (
             "To see what they cost, set a price per GB per month, for example --set price_per_gb_month=0.023 (about "
             "the price of S3 Standard, in US dollars)."
         )
-    return f"They cost {money(review.saved_a_month)} a month, at {review.price:g} a GB."
+    return f"They cost {money(review.monthly_savings)} a month, at {review.price:g} a GB."
 
 
 def notes_on_reasons(review: Review) -> list[str]:
@@ -298,7 +298,7 @@ def document(review: Review) -> dict[str, Any]:
         "share_of_objects": review.share_of_objects,
         "share_of_bytes": review.share_of_bytes,
         "price_per_gb_month": review.price,
-        "saved_a_month": review.saved_a_month,
+        "monthly_savings": review.monthly_savings,
         **totals_document(review.totals, KINDS),
         **{kind: [sample_row(review, row) for row in rows] for kind, rows in review.samples.items()},
         "sample_seed": record.mark_id,

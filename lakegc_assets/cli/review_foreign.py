@@ -16,7 +16,7 @@ from lakegc_assets.approval.verify_files import foreign_files
 from lakegc_assets.cli.console import print_command, print_sentence, size
 from lakegc_assets.cli.escaping import print_text
 from lakegc_assets.cli.invocation import command
-from lakegc_assets.cli.mark import Server
+from lakegc_assets.cli.mark import Servers
 from lakegc_assets.cli.object_list import list_rows
 from lakegc_assets.cli.status import foreign_state, made_by
 from lakegc_assets.cli.tables import show_totals, totals_document
@@ -50,7 +50,7 @@ def find_foreign_mark(repository: str, name: str) -> ForeignReview | None:
     """The foreign mark with this id or `layout/id`; None if the mark is lakegc's or doesn't exist."""
     if name == "latest":  # stands for lakegc's own marks only
         return None
-    target = Server.configured().target(repository)
+    target = Servers.configured().target(repository)
     mark = reference_mark(target.place, name, own_ids=own_mark_ids(target.place))
     return ForeignReview(target, mark) if mark is not None else None
 

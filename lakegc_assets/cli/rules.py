@@ -16,7 +16,7 @@ from lakegc_assets.cli.approve import current_user
 from lakegc_assets.cli.console import cell, print_command, print_sentence, print_table, printing, read_answer
 from lakegc_assets.cli.escaping import print_text
 from lakegc_assets.cli.invocation import command
-from lakegc_assets.cli.mark import Server
+from lakegc_assets.cli.mark import Servers
 from lakegc_assets.cli.rules_files import read_rules_file
 from lakegc_assets.formatting import plural, rules_change_in_words, rules_in_words
 from lakegc_assets.mark.context import Target
@@ -43,9 +43,9 @@ NO_RULES = "There are no retention rules, so nothing that was ever committed exp
 
 @printing()
 def show(repository: str, *, as_json: bool) -> None:
-    server = Server.configured()
-    target = server.target(repository)
-    rules, branches = server.lakefs.rules(repository), server.lakefs.branches(repository)
+    servers = Servers.configured()
+    target = servers.target(repository)
+    rules, branches = servers.lakefs.rules(repository), servers.lakefs.branches(repository)
     newest = newest_change(target)
     if as_json:
         print_text(json.dumps(document(repository, rules, branches, newest), indent=1))
@@ -121,7 +121,7 @@ def document(
 @printing()
 def show_history(repository: str, *, as_json: bool) -> None:
     """Print the changes that lakegc made, the newest first."""
-    target = Server.configured().target(repository)
+    target = Servers.configured().target(repository)
     changes = read_rules_history(target.place).changes[::-1]
     if as_json:
         file = f"{target.place.store().where}/{RULES_HISTORY_KEY}"
@@ -172,9 +172,9 @@ def set_rules(repository: str, options: SetOptions, *, as_json: bool) -> None:
     """
     who = single_line(options.by, "the name after --by") if options.by is not None else current_user()
     new = read_rules_file(options.file)
-    server = Server.configured()
-    target = server.target(repository)
-    before, branches = server.lakefs.rules(repository), server.lakefs.branches(repository)
+    servers = Servers.configured()
+    target = servers.target(repository)
+    before, branches = servers.lakefs.rules(repository), servers.lakefs.branches(repository)
     refuse_unknown_branches(new, branches, options.file)
     if new == before:
         print_result(repository, None, new, as_json=as_json)
@@ -182,8 +182,8 @@ def set_rules(repository: str, options: SetOptions, *, as_json: bool) -> None:
     refuse_unwritable_history(target.place)
     if shorter := shortened(before, new, branches):
         confirm_shortening(repository, before, new, shorter, options, as_json=as_json)
-    refuse_changed_meanwhile(server, repository, before)
-    server.lakefs.set_rules(repository, new)
+    refuse_changed_meanwhile(servers, repository, before)
+    servers.lakefs.set_rules(repository, new)
     change = RulesChange(who, target.place.store().now(), before, new)
     record_change(target, change)
     print_result(repository, change, new, as_json=as_json)
@@ -196,8 +196,8 @@ def refuse_unknown_branches(rules: Rules, branches: Collection[str], file: Path)
         raise WrongUsage(f"{file} has a rule for branch '{branch}', which doesn't exist. {hint}")
 
 
-def refuse_changed_meanwhile(server: Server, repository: str, shown: Rules | None) -> None:
-    now = server.lakefs.rules(repository)
+def refuse_changed_meanwhile(servers: Servers, repository: str, shown: Rules | None) -> None:
+    now = servers.lakefs.rules(repository)
     if now != shown:
         raise Refused(
             f"the retention rules of {repository} were changed by somebody else in the meantime: "

@@ -15,7 +15,7 @@ from lakegc_assets.cli import fleet
 from lakegc_assets.cli.console import cell, escaped_name, print_command, print_sentence, print_table, printing, size
 from lakegc_assets.cli.escaping import print_text
 from lakegc_assets.cli.invocation import command
-from lakegc_assets.cli.mark import Server, announcement_in_words
+from lakegc_assets.cli.mark import Servers, announcement_in_words
 from lakegc_assets.mark.context import Target
 from lakegc_assets.sweep.quarantine import read_quarantine, result_in_words
 from lakegc_assets.sweep.report import read_report
@@ -66,15 +66,15 @@ def show_status(repository: str | None, *, as_json: bool) -> None:
     The JSON document of all repositories has both. Raises the error of a repository that can't be read if it is the
     only one.
     """
-    server = Server.configured()
+    servers = Servers.configured()
     if repository is not None:
-        rows = list(mark_rows(server.target(repository), repository))
+        rows = list(mark_rows(servers.target(repository), repository))
         if as_json:
             print_document(rows, {})
         else:
             show_marks(rows, repository)
         return
-    overview = fleet.read_fleet(server)
+    overview = fleet.read_fleet(servers)
     if not as_json:
         fleet.show(overview)
         return
@@ -82,7 +82,7 @@ def show_status(repository: str | None, *, as_json: bool) -> None:
     unreadable: dict[str, str] = {}
     for name in sorted(row.repository for row in overview):
         try:
-            every_mark.extend(mark_rows(server.target(name), name))
+            every_mark.extend(mark_rows(servers.target(name), name))
         except LakegcError as error:
             unreadable[name] = str(error)  # one broken repository doesn't hide the others
     print_document(every_mark, unreadable, fleet.document(overview))

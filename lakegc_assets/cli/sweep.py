@@ -24,7 +24,7 @@ from lakegc_assets.cli.console import (
 )
 from lakegc_assets.cli.escaping import print_text
 from lakegc_assets.cli.invocation import command
-from lakegc_assets.cli.mark import Server
+from lakegc_assets.cli.mark import Servers
 from lakegc_assets.formatting import plural
 from lakegc_assets.mark.context import with_probed_capabilities
 from lakegc_assets.progress import logged_and_warned
@@ -54,9 +54,9 @@ LATE_SHOWN = 20
 
 def refuse_early(partition: Partition) -> None:
     """Refuse a sweep before its run is created, as far as small records show that it would be refused."""
-    server = Server.configured()
-    target = with_probed_capabilities(server.target(partition.repository))
-    refuse_sweep_early(target, partition.mark_id, backup_to=server.settings(partition.repository).backup_to)
+    servers = Servers.configured()
+    target = with_probed_capabilities(servers.target(partition.repository))
+    refuse_sweep_early(target, partition.mark_id, backup_to=servers.settings(partition.repository).backup_to)
 
 
 def sweep(partition: Partition, options: SweepOptions) -> tuple[Report, FinishedWithFailures | None]:
@@ -70,7 +70,7 @@ def sweep(partition: Partition, options: SweepOptions) -> tuple[Report, Finished
             failure = None
         except FinishedWithFailures as error:
             failure = error
-    place = Server.configured().target(partition.repository).place
+    place = Servers.configured().target(partition.repository).place
     report = read_report(place, partition.mark_id)
     if report is None:
         raise LakegcError(f"the sweep of {partition} wrote no report. Run the same command again.")
@@ -221,7 +221,7 @@ def quarantined_count(partition: Partition) -> int | None:
 
     Raises `WrongUsage` if the mark was never swept or doesn't exist, `Retired` if it was retired.
     """
-    target = Server.configured().target(partition.repository)
+    target = Servers.configured().target(partition.repository)
     place, mark_id = target.place, partition.mark_id
     mark = open_sweep_record(target, mark_id) if not Mark.exists(place, mark_id) else Mark.open(place, mark_id)
     if mark is not None:
@@ -241,7 +241,7 @@ def quarantined_count(partition: Partition) -> int | None:
 
 def has_copies(partition: Partition) -> bool:
     """Whether a mark's quarantine has any copy, including stray copies of an interrupted sweep."""
-    store = Server.configured().target(partition.repository).place.store()
+    store = Servers.configured().target(partition.repository).place.store()
     return any(page.objects for page in store.pages(key_in_quarantine(partition.mark_id, ""), page_size=1))
 
 

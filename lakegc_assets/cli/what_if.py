@@ -15,7 +15,7 @@ from lakegc_assets import queries
 from lakegc_assets.cli.console import cell, escaped_name, print_command, print_sentence, print_table, printing, size
 from lakegc_assets.cli.escaping import print_text
 from lakegc_assets.cli.invocation import command
-from lakegc_assets.cli.mark import Server
+from lakegc_assets.cli.mark import Servers
 from lakegc_assets.cli.rules_files import RESULT_FIELD, read_rules_file
 from lakegc_assets.formatting import duration, money, monthly_cost, plural, rules_change_in_words, rules_in_words
 from lakegc_assets.mark.options import parse_min_age
@@ -66,15 +66,15 @@ def show(result: Result, *, as_json: bool) -> None:
 
 def compare(repository: str, mark_id: str, changes: Sequence[Variant]) -> Result:
     """Compare these variants with today's rules. Variants without rules of their own use today's rules, too."""
-    server = Server.configured()
-    today = Variant(TODAY, server.lakefs.rules(repository))
+    servers = Servers.configured()
+    today = Variant(TODAY, servers.lakefs.rules(repository))
     variants = [today, *(with_rules_of(today, change) for change in changes)]
     needs_tags = any(isinstance(hold, TagHold) for variant in variants for hold in variant.holds)
-    tags = server.lakefs.tags(repository).items() if needs_tags else ()
+    tags = servers.lakefs.tags(repository).items() if needs_tags else ()
     with queries.opened(repository, mark_id) as history:
         refuse_unknown_branches(history, changes)
         found = what_if(history, variants, tags=set(tags))
-        record, price = history.record, server.settings(repository).price_per_gb_month
+        record, price = history.record, servers.settings(repository).price_per_gb_month
         now = f"{record.server_now:%Y-%m-%d %H:%M}"
         return Result(repository, record.mark_id, record.rules, now, variants, found, price)
 
@@ -172,7 +172,7 @@ def show_result(result: Result) -> None:
     )
     today = result.variants[0].rules
     if change := rules_change_in_words(result.recorded_rules, today):
-        print_sentence(f"The rules were changed since that mark: {change}.")
+        print_sentence(f"The rules have changed since that mark: {change}.")
     for variant in result.variants:
         changes = changes_in_words(variant)
         also = f"; {changes}" if changes not in ("", variant.name) else ""
@@ -194,7 +194,7 @@ def totals_table(result: Result, rows: Sequence[Mapping[str, Any]]) -> Table:
     for heading in ("commits", "objects", "bytes", "more", "fewer"):
         table.add_column(heading, justify="right", no_wrap=True)
     if result.price is not None:
-        table.add_column("saved a month", justify="right", no_wrap=True)
+        table.add_column("monthly savings", justify="right", no_wrap=True)
     table.add_column("may be kept", justify="right", no_wrap=True)
     for row in rows:
         counts = (f"{row[name]:,}" for name in ("commits", "objects"))
@@ -263,5 +263,5 @@ def variant_document(variant: Variant, row: Mapping[str, Any], price: float | No
         "dropped_branches": sorted(variant.dropped),
         "min_age_s": None if variant.min_age is None else variant.min_age.total_seconds(),
         "holds": [hold.what for hold in variant.holds],
-        "saved_a_month": None if price is None else monthly_cost(row["bytes"], price),
+        "monthly_savings": None if price is None else monthly_cost(row["bytes"], price),
     }

@@ -23,7 +23,7 @@ def is_configured(environ: Mapping[str, str]) -> bool:
 
 
 def home_of(environ: Mapping[str, str]) -> Path:
-    """The folder of Dagster's history: `DAGSTER_HOME`, or lakegc's own folder. It may not exist."""
+    """The folder of Dagster's history: `DAGSTER_HOME`, or lakegc's own folder. It might not exist."""
     if is_configured(environ):
         return Path(environ["DAGSTER_HOME"].strip()).expanduser()
     return platformdirs.user_data_path(NAME) / "dagster"

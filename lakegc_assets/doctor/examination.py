@@ -33,7 +33,7 @@ from spark_resources.errors import Forbidden, WrongUsage
 from spark_resources.host.user_folders import NAME, cache_folder
 from spark_resources.identifiers import server_of
 from spark_resources.lakefs import LakeFS, LakeFSSettings, Repository
-from spark_resources.lakefs.responses import Server
+from spark_resources.lakefs.responses import ServerConfig
 from spark_resources.mark_store.mark import refuse_foreign_namespace
 from spark_resources.settings import Settings
 
@@ -66,7 +66,7 @@ class Connected:
     """The servers, the configuration of each one that responds, and the settings with short timeouts."""
 
     lakefs: LakeFS
-    servers: Mapping[str, Server]
+    servers: Mapping[str, ServerConfig]
     settings: Settings
 
 
@@ -188,7 +188,9 @@ def check_servers(settings: Settings | None, given: Surroundings, checks: Checks
     return Connected(lakefs, configurations, quick) if configurations else None
 
 
-def check_server(lakefs: LakeFS, settings: LakeFSSettings, concurrent: list[Check], checks: Checks) -> Server | None:
+def check_server(
+    lakefs: LakeFS, settings: LakeFSSettings, concurrent: list[Check], checks: Checks
+) -> ServerConfig | None:
     """The configuration of a server, if it responds and accepts the credentials. Runs the `concurrent` checks at the
     same time."""
     group, name = server.GROUP, settings.server
@@ -206,7 +208,7 @@ def check_server(lakefs: LakeFS, settings: LakeFSSettings, concurrent: list[Chec
         checks.skip(group, [version], "needs the server's configuration")
         return None
     checks.run(Check(group, version, lambda: server.version(config.value)))
-    found: Server = config.value
+    found: ServerConfig = config.value
     return found
 
 

@@ -9,7 +9,7 @@ from lakegc_assets.mark.context import SCHEMES, Target, check_scheme
 from lakegc_assets.mark.preconditions import refuse_overlap, refuse_read_only
 from spark_resources.errors import LakegcError, NotFound, did_you_mean
 from spark_resources.lakefs import LakeFS, Repository
-from spark_resources.lakefs.responses import Server
+from spark_resources.lakefs.responses import ServerConfig
 
 GROUP = "repository"
 
@@ -35,7 +35,7 @@ def writable(repository: Repository) -> Result:
     return ok("not read-only")
 
 
-def block_store(repository: Repository, server: Server) -> Result:
+def block_store(repository: Repository, server: ServerConfig) -> Result:
     """Whether lakegc reads the location that lakeFS writes to. Raises `WrongUsage` if it doesn't."""
     kind = server.blockstore(repository.storage_id)
     check_scheme(repository, kind)

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from lakegc_assets.doctor.findings import Result, ok, problem, warning
 from spark_resources.lakefs import LakeFSSettings
-from spark_resources.lakefs.responses import Server
+from spark_resources.lakefs.responses import ServerConfig
 from spark_resources.stores.plain_http import is_loopback
 
 GROUP = "lakeFS server"
@@ -21,13 +21,13 @@ def connection(endpoint_url: str, time: datetime) -> Result:
     return ok(f"{endpoint_url} responds; its clock says {time:%Y-%m-%d %H:%M:%S} UTC")
 
 
-def credentials(access_key_id: str, server: Server) -> Result:
+def credentials(access_key_id: str, server: ServerConfig) -> Result:
     """Takes the server's configuration, which the server shows only to users whose credentials it accepts."""
     kinds = ", ".join(sorted(set(server.blockstores.values())))
     return ok(f"access key id {access_key_id} is accepted; block store: {kinds}")
 
 
-def version(server: Server) -> Result:
+def version(server: ServerConfig) -> Result:
     oldest = f"{OLDEST_VERSION[0]}.{OLDEST_VERSION[1]}"
     release = RELEASE.match(server.version)
     if release is None:

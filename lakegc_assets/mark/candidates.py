@@ -116,8 +116,8 @@ class FromInventory(FullListing):
 
 @dataclass(frozen=True)
 class Incremental(Candidates):
-    """Objects that may have changed since a base mark: those in open slices and, elsewhere, those that no retained
-    commit refers to any more.
+    """Objects that may have changed since a base mark: those in slices that may have been written to since then and,
+    elsewhere, those that no retained commit refers to any more.
 
     `ranges` are the ids of the ranges that were no longer retained when the mark began.
     """

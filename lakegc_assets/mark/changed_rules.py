@@ -8,7 +8,7 @@ from spark_resources.mark_store.mark import Mark
 
 
 def changed_rules(mark: Mark) -> str | None:
-    """A sentence if the retention rules were changed since the previous mark, or if that can't be determined; None if
+    """A sentence if the retention rules have changed since the previous mark, or if that can't be determined; None if
     they are the same, or if there is no previous mark. Reads that mark's record."""
     previous_id = (mark.record.previous or {}).get("mark_id")
     if previous_id is None:
@@ -16,8 +16,8 @@ def changed_rules(mark: Mark) -> str | None:
     try:
         previous = Mark.open(mark.place, previous_id).record
     except LakegcError as error:
-        return f"Whether the retention rules were changed since mark {previous_id} is unknown: {full_stop(error)}"
+        return f"Whether the retention rules have changed since mark {previous_id} is unknown: {full_stop(error)}"
     change = rules_change_in_words(previous.rules, mark.record.rules)
     if not change:
         return None
-    return f"The retention rules were changed on the server since mark {previous_id}: {change}."
+    return f"The retention rules have changed on the server since mark {previous_id}: {change}."

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from lakegc_assets.formatting import duration
 from lakegc_assets.progress import LogMessage
 from spark_resources.errors import LakegcError, Refused, WrongUsage
-from spark_resources.lakefs import LakeFS, Repository, Server
+from spark_resources.lakefs import LakeFS, Repository, ServerConfig
 from spark_resources.mark_store.hold_file import Hold, parse_configured_holds
 from spark_resources.mark_store.mark import Mark
 from spark_resources.mark_store.record import DatasetSummary, StepRecord, check_order
@@ -79,7 +79,7 @@ def find_target(lakefs: LakeFS, repository_id: str, settings: Settings) -> Targe
     return target_of(repository, lakefs.config(repository.server), settings)
 
 
-def target_of(repository: Repository, server: Server, settings: Settings) -> Target:
+def target_of(repository: Repository, server: ServerConfig, settings: Settings) -> Target:
     """Like `find_target`, for a repository and a server's configuration that were already requested."""
     blockstore = server.blockstore(repository.storage_id)
     check_scheme(repository, blockstore)
@@ -105,7 +105,7 @@ def check_scheme(repository: Repository, blockstore: str) -> None:
             f"the namespace of repository {repository.id} is {repository.storage_namespace}, but according to the "
             f"lakeFS server its block store{f' {repository.storage_id}' if repository.storage_id else ''} is of type "
             f"{blockstore}, whose namespaces begin with {schemes[0]}://. Correct the server's configuration: lakegc "
-            "would read from a different location than lakeFS."
+            "and lakeFS would use different locations."
         )
 
 

@@ -16,7 +16,7 @@ from lakegc_assets.mark.path_probes import PROBED_PARTS
 from lakegc_assets.rules.brakes import servers_read, unread_repositories_in
 from spark_resources.errors import DamagedData, NotFound
 from spark_resources.identifiers import all_repositories_on, matches_repository, server_of
-from spark_resources.mark_store.mark import Mark, earlier_marks, earlier_reverifications, unreadable_roots
+from spark_resources.mark_store.mark import Mark, earlier_reverifications, finished_marks, unreadable_roots
 from spark_resources.mark_store.record import MarkRecord, finished_at, parts_needed_later
 from spark_resources.model import ADDRESSES, SERVED, MarkState
 from spark_resources.spark.datasets import LIST_NAME, Dataset, open_dataset, read_file
@@ -194,7 +194,7 @@ def rows_of(run: MarkRun, dataset: Dataset, schema: pa.Schema) -> pa.Table:
 def marks_with_these_spellings(run: MarkRun) -> list[Mark]:
     """The finished marks of this repository that have a readable record and searched for the same address spellings,
     newest first."""
-    return newest_first(with_these_spellings(run, earlier_marks(run.place).finished))
+    return newest_first(with_these_spellings(run, finished_marks(run.place).finished))
 
 
 def with_these_spellings(run: MarkRun, marks: Iterable[Mark]) -> list[Mark]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from lakegc_assets.mark.context import MarkRun, StepNotes
 from lakegc_assets.rules import holds as decisions
 from lakegc_assets.rules.holds import NamedCommit, tagged_commits
-from spark_resources.errors import Forbidden, Refused
+from spark_resources.errors import Forbidden, Refused, full_stop
 from spark_resources.mark_store.hold_file import Hold, TagHold
 from spark_resources.mark_store.holds import holds_location, read_holds_of_any_version
 from spark_resources.model import TAGS
@@ -55,8 +55,8 @@ def tags_for_holds(run: MarkRun, holds: Sequence[Hold]) -> set[NamedCommit]:
     except Forbidden as error:
         raise Refused(
             f"{run.partition.repository} has holds on tags ({', '.join(tag_holds)}), but these credentials have "
-            f"no permission to list tags, so lakegc can't determine what is on hold: {error} Allow fs:ListTags, or "
-            "drop these holds.",
+            f"no permission to list tags, so lakegc can't determine what is on hold: {full_stop(error)} Allow "
+            "fs:ListTags, or drop these holds.",
             invariant=3,
         ) from error
 

@@ -49,7 +49,8 @@ LOOKUPS_PER_TASK = 20_000
 
 
 def possibly_changed_parts(store: Store, since: datetime) -> list[Part]:
-    """The parts of `data/` to list: objects directly in it, open slices, and folders that aren't slices.
+    """The parts of `data/` to list: objects directly in it, slices that may have been written to since `since`, and
+    folders that aren't slices.
 
     Shard folders (`data/!…/`, formats §1) are searched for slices.
     """

@@ -81,7 +81,7 @@ def refuse_mixed_modes(run: MarkRun) -> None:
     if record.is_incremental != (COMPARED[1] in record.step(COMPARED[0]).datasets):
         raise Refused(
             f"namespace_slices of mark {record.mark_id} of {record.repository} recorded a listing in a different mode "
-            "(full or incremental) than the mark itself. Make a new mark.",
+            "(full or incremental) from the mark itself. Make a new mark.",
             invariant=3,
         )
 
@@ -195,7 +195,7 @@ class MarkChain:
 
     def reason_datasets(self) -> list[tuple[Dataset, pa.Schema]]:
         """The datasets with the expiry reasons that earlier marks recorded, each with its schema: for the objects that
-        no retained commit referred to at the base mark, and for those that were restored since (columns address,
+        no retained commit referred to at the base mark, and for those that have been restored since (columns address,
         commit_id and path, among others)."""
         restored = [(self._expired_set(mark_id), EXPIRED_OBJECTS) for mark_id in self.restored_marks]
         return [(self.marks[0].dataset(*NOT_RETAINED_OBJECTS), NOT_RETAINED), *restored]

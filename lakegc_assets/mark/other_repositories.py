@@ -5,7 +5,7 @@ Staging or importing `s3://bucket/this/data/…` into another repository stores 
 readers of that repository are served from this namespace. So for each other repository on the same kind of block
 store, every staged path is looked up and every table is read, whichever commit refers to it, because this mark doesn't
 decide what is retained there. Tables are immutable, so a table without addresses of this namespace is never read again.
-A table is also skipped if, according to a signed note of any repository's mark, it has none (`table_notes`).
+A table is also skipped if a signed note by any repository's mark says that it has none (`table_notes`).
 
 A repository that can't be read (no permission, damaged, not responding) doesn't block the marks of the others: the mark
 records it, a check fails, and the addresses that earlier marks and re-verifications found there stay live.
@@ -55,7 +55,7 @@ from lakegc_assets.mark.uncommitted_readings import BRANCHES_ON_DRIVER, staged_a
 from lakegc_assets.rules import keep_reasons
 from lakegc_assets.rules.brakes import name_of_release, sentence_about, servers_read, unread_repositories_in
 from spark_resources import sstable
-from spark_resources.errors import DamagedData, Forbidden, Refused, Unavailable, WrongUsage
+from spark_resources.errors import DamagedData, Forbidden, Refused, Unavailable, WrongUsage, full_stop
 from spark_resources.identifiers import all_repositories_on, server_of
 from spark_resources.lakefs import Repository
 from spark_resources.lakefs.ranges import full_addresses_inside, range_properties, read_table, table_ids
@@ -108,7 +108,7 @@ def list_other_repositories(run: MarkRun) -> OtherRepositories:
     read, all its repositories count as unread (`lab/*`; `*` for the only server). If this repository's own server can't
     be read, its error is raised.
     """
-    refuse_other_servers(run)
+    refuse_changed_servers(run)
     if "*" in run.limits.trusted:
         return OtherRepositories({}, ("*",))
     places, trusted, unread = dict[str, Place](), set[str](), UnreadRepositories()
@@ -136,12 +136,12 @@ def list_other_repositories(run: MarkRun) -> OtherRepositories:
 
 @contextmanager
 def recording_unlisted(run: MarkRun, server: str, unread: UnreadRepositories) -> Iterator[None]:
-    """Wrap the listing of a server's repositories: record all of them as unread if it isn't permitted or, on another
-    server than this repository's, not possible."""
+    """Wrap the listing of a server's repositories: record all of them as unread if it isn't permitted or, on a
+    server other than this repository's, not possible."""
     try:
         yield
     except Forbidden as error:
-        unread[all_repositories_on(server)] = f"there is no permission to list repositories: {error}"
+        unread[all_repositories_on(server)] = f"the credentials aren't permitted to list repositories: {error}"
     except (Unavailable, DamagedData) as error:
         if server == run.target.repository.server:
             raise
@@ -156,16 +156,16 @@ def why_unlisted_before(run: MarkRun, server: str) -> str | None:
     return unread_repositories_in(run.mark.record).get(all_repositories_on(server))
 
 
-def refuse_other_servers(run: MarkRun) -> None:
-    """Raise `Refused` if the mark's first step listed the repositories of other servers than the settings have now: it
-    would have read some of them only in part."""
+def refuse_changed_servers(run: MarkRun) -> None:
+    """Raise `Refused` if the settings list different servers now than in the mark's first step: the mark would have
+    read some of them only in part."""
     if STAGED not in run.mark.record.steps:
         return
     before, now = set(servers_read(run.mark.record)), set(run.lakefs.servers)
     if before != now:
         raise Refused(
-            f"when mark {run.mark.record.mark_id} of {run.mark.record.repository} began, the settings had other "
-            f"servers ({in_words(before)}) than they have now ({in_words(now)}). Make a new mark.",
+            f"when mark {run.mark.record.mark_id} of {run.mark.record.repository} began, the settings listed "
+            f"different servers ({in_words(before)}) from now ({in_words(now)}). Make a new mark.",
             invariant=2,
         )
 
@@ -201,11 +201,11 @@ def recording_unread(repository: str, unread: UnreadRepositories) -> Iterator[No
 
 
 def report_unread(run: MarkRun, unread: UnreadRepositories) -> None:
-    """Report which repositories could not be read. Raises `Refused` if one of them must be read: in a sweep, if it
-    isn't released; in any run, if the settings require all of them."""
+    """Report which repositories could not be read. Raises `Refused` in a sweep for a repository that the mark's
+    approval doesn't release by name, and in any run for every one if `require_other_repositories` is set."""
     stopping = unreleased(run, unread)
     for repository, why in sorted(unread.items()):
-        sentence = f"{sentence_about(repository)}: {why}"
+        sentence = f"{sentence_about(repository)}: {full_stop(why)}"
         if run.limits.others_required:
             raise Refused(
                 f"{sentence} Repositories that don't refer to objects here can be named in "

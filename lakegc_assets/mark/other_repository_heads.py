@@ -62,7 +62,8 @@ def paths_to_probe(run: MarkRun, notes: StepNotes, sizes: SizeSet, seen: set[tup
 
 def heads_of(run: MarkRun, listing: OtherRepositories, seen: set[tuple[str, str, str]]) -> pa.Table:
     """The branch heads of other repositories that are not in `seen`, with their metaranges (BRANCH_HEADS). Leaves out
-    heads without a metarange. Adds all heads to `seen`."""
+    heads without a metarange and those that can't be read; records which repositories could not be read. Adds all heads
+    to `seen`."""
     lakefs, unread = run.lakefs, listing.unread
 
     def metarange(head: tuple[str, str]) -> str:
@@ -73,12 +74,12 @@ def heads_of(run: MarkRun, listing: OtherRepositories, seen: set[tuple[str, str,
 
     heads = [head for head in branch_heads(run, sorted(listing.places), unread) if head not in seen]
     seen.update(heads)
-    commits = sorted({(repository, head) for repository, _, head in heads})
+    commits = sorted({(repository, commit_id) for repository, _, commit_id in heads})
     with ThreadPoolExecutor(max_workers=lakefs.settings.probe_requests) as pool:
         metaranges = dict(zip(commits, pool.map(metarange, commits), strict=True))
     rows = [
-        {"repository": repository, "branch": branch, "metarange_id": metaranges[repository, head]}
-        for repository, branch, head in heads
+        {"repository": repository, "branch": branch, "metarange_id": metaranges[repository, commit_id]}
+        for repository, branch, commit_id in heads
     ]
     table = pa.Table.from_pylist(rows, schema=BRANCH_HEADS)
     return table.filter(pc.not_equal(table["metarange_id"], ""))

@@ -27,7 +27,7 @@ def plots(totals: Totals) -> dict[str, str]:
 
 
 def as_markdown(heading: str, totals: Totals, kind: str) -> str:
-    """As many bars as the UI shows inline; at least one."""
+    """One plot as Markdown, with as many bars as the UI shows inline, but at least one."""
     for count in range(MAX_BARS, 0, -1):
         drawn = drawn_table(heading, bars(totals, kind, count))
         if len(drawn) <= MAX_INLINE:

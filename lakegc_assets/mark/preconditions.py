@@ -11,7 +11,7 @@ from spark_resources.lakefs import LakeFS, Repository
 from spark_resources.mark_store.record import MarkRecord
 
 
-def refuse_another_basis(record: MarkRecord, options: MarkOptions) -> None:
+def refuse_different_basis(record: MarkRecord, options: MarkOptions) -> None:
     """Raise `WrongUsage` if these options would resume an incremental mark as a full one or with another base mark."""
     if record.is_incremental and (options.full or options.since not in ("", record.basis["chain"][0])):
         raise WrongUsage(
@@ -49,11 +49,11 @@ def overlap_error(target: Target, other: Repository) -> Refused:
     )
 
 
-def refuse_another_repository(record: MarkRecord, target: Target) -> None:
+def refuse_different_repository(record: MarkRecord, target: Target) -> None:
     current = (target.repository.id, target.repository.created, target.place.namespace.uri)
     if current != (record.repository, record.repository_created, record.namespace):
         raise Refused(
-            f"mark {record.mark_id} was made for a different repository than the current {target.repository.id} "
+            f"mark {record.mark_id} was made for a different repository from the current {target.repository.id} "
             f"(created {target.repository.created:%Y-%m-%d %H:%M:%S} in {target.place.namespace.uri}). Make a new "
             "mark.",
             invariant=7,

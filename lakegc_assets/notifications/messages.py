@@ -1,7 +1,7 @@
 """Notifications, and their form in JSON and for Slack. Pure.
 
 They contain numbers and names of repositories and marks, but never secrets, keys of objects or the text of an error,
-which may contain both: the receiver may be outside the organisation.
+which may contain both: the receiver may be outside the organization.
 """
 
 from __future__ import annotations

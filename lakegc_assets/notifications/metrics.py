@@ -17,7 +17,8 @@ from lakegc_assets.notifications.metrics_file import LABEL, Families
 from lakegc_assets.progress import LogMessage
 from lakegc_assets.rules.brakes import BrakeLimits
 from lakegc_assets.sweep.report import read_report_if_intact
-from spark_resources.mark_store.mark import earlier_marks, folder_ids
+from spark_resources.errors import full_stop
+from spark_resources.mark_store.mark import finished_marks, folder_ids
 from spark_resources.model import MarkState
 from spark_resources.settings import Settings
 from spark_resources.stores.place import Place
@@ -61,13 +62,13 @@ def _publish(
             push(settings.metrics_push_url, repository, families(gauges, repository))
         except Exception as error:
             log_warning(
-                f"The metrics of {repository} were not pushed to {settings.metrics_push_url}: {error}. Check "
-                "LAKEGC_METRICS_PUSH_URL, and that the push gateway is running."
+                f"The metrics of {repository} were not pushed to {settings.metrics_push_url}: {full_stop(error)} "
+                "Check LAKEGC_METRICS_PUSH_URL, and that the push gateway is running."
             )
 
 
 def _gauges_from_records(place: Place, settings: Settings) -> list[Gauge]:
-    records = [mark.record for mark in earlier_marks(place).finished]
+    records = [mark.record for mark in finished_marks(place).finished]
     not_swept = {record.mark_id for record in records if record.state not in _SWEPT}
     may_be_swept = [mark_id for mark_id in folder_ids(place.store()) if mark_id not in not_swept]  # or foreign
     read = partial(read_report_if_intact, place)
@@ -76,7 +77,7 @@ def _gauges_from_records(place: Place, settings: Settings) -> list[Gauge]:
 
 
 def families(gauges: Sequence[Gauge], repository: str) -> Families:
-    """Metrics in the form of prometheus_client, labelled with the repository; and lakegc's version."""
+    """Metrics in the form of prometheus_client, labeled with the repository; and lakegc's version."""
     from prometheus_client.core import GaugeMetricFamily
 
     build = GaugeMetricFamily("lakegc_build_info", "lakegc's version, as a label.", labels=["version"])

@@ -33,7 +33,7 @@ def update(path: Path, repository: str, families: Families) -> None:
     file, never a part of it; processes that write at the same time wait for each other.
 
     Raises `LakegcError` if the folder doesn't exist or isn't writable, the file isn't one of metrics, or another
-    process doesn't finish in time. Nothing is overwritten then.
+    process doesn't finish in time. In that case, nothing is overwritten.
     """
     from prometheus_client import write_to_textfile
 

@@ -1,7 +1,7 @@
 """What other rules, a dropped branch, another minimum age or more holds would delete: several variants from one scan.
 
 Each variant is decided by the mark's own rules from the mark's files, at the time of the mark. Nothing is changed, and
-a result is no expired set: it can't be approved.
+a result isn't an expired set: it can't be approved.
 """
 
 from __future__ import annotations

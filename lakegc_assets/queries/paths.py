@@ -1,6 +1,7 @@
 """Paths and addresses: which address a path has or had in which commit, and at which paths an address is.
 
-Keys of ranges are paths, so for a path, only the ranges with bounds around it are read. An address can be at any path.
+Keys of ranges are paths, so for a path, only the ranges whose bounds include it are read. An address can be at any
+path.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ Keep: TypeAlias = Callable[[pa.RecordBatch, pa.Array], pa.Array]
 def entries_at(history: History, path: str) -> pa.Table:
     """The entries at this path in all commits that the mark knew (COMMITTED_ENTRIES), newest commit first."""
     key = path.encode(errors="surrogateescape")
-    pairs, refs = ranges_around(history, key)
+    pairs, refs = ranges_covering(history, key)
     wanted = pa.scalar(key, pa.binary())
     entries = matching_entries(history, refs, lambda batch, _: pc.equal(batch.column("path"), wanted))
     return with_commits(history, entries, pairs)
@@ -124,13 +125,13 @@ def with_commits(history: History, entries: pa.Table, pairs: pa.Table) -> pa.Tab
 # --- ranges of metaranges -------------------------------------------------------------------------------------------
 
 
-def ranges_around(history: History, key: bytes) -> tuple[pa.Table, pa.Table]:
-    """The ranges of all commits whose bounds have this key between them: which metarange has which of them
+def ranges_covering(history: History, key: bytes) -> tuple[pa.Table, pa.Table]:
+    """The ranges of all commits whose bounds include this key: which metarange has which of them
     (RANGES_OF_METARANGES), and the ranges (RANGE_REFS)."""
     recorded = history.recorded_ranges
     near = {name: ref for name, ref in recorded.refs.items() if ref["min_key"] <= key <= ref["max_key"]}
     known = recorded.pairs_with(history.metaranges & recorded.metaranges, near)
-    read_now = unrecorded_ranges_around(history, key)
+    read_now = unrecorded_ranges_covering(history, key)
     in_pairs = set(known["range_id"].to_pylist())
     refs = pa.Table.from_pylist([ref for name, ref in near.items() if name in in_pairs], schema=RANGE_REFS)
     all_refs = pa.concat_tables([refs, read_now.select(RANGE_REFS.names).cast(RANGE_REFS)])
@@ -138,23 +139,23 @@ def ranges_around(history: History, key: bytes) -> tuple[pa.Table, pa.Table]:
     return pa.concat_tables([known, read_now.select(RANGES_OF_METARANGES.names)]), distinct
 
 
-def unrecorded_ranges_around(history: History, key: bytes) -> pa.Table:
-    """The ranges around a key in metaranges that no mark recorded, such as those of expired commits (METARANGE_RANGES).
-    Up to METARANGES_ON_DRIVER are read once for all keys."""
+def unrecorded_ranges_covering(history: History, key: bytes) -> pa.Table:
+    """The ranges covering a key in metaranges that no mark recorded, such as those of expired commits
+    (METARANGE_RANGES). Up to METARANGES_ON_DRIVER metaranges are read once for all keys."""
     unknown = history.unrecorded_metaranges
     if len(unknown) <= METARANGES_ON_DRIVER:
-        return around(history.unrecorded_ranges, key)
+        return covering(history.unrecorded_ranges, key)
     read_metaranges = metarange_reader(history.place)
 
     def read(batches: Batches) -> Batches:
         for batch in read_metaranges(batches):
-            yield from around(pa.Table.from_batches([batch]), key).to_batches()
+            yield from covering(pa.Table.from_batches([batch]), key).to_batches()
 
     return metarange_tasks(history.run.spark, unknown).collected(read, METARANGE_RANGES)
 
 
-def around(ranges: pa.Table, key: bytes) -> pa.Table:
-    """The ranges with this key between their bounds."""
+def covering(ranges: pa.Table, key: bytes) -> pa.Table:
+    """The ranges whose bounds include this key."""
     wanted = pa.scalar(key, pa.binary())
     return ranges.filter(pc.and_(pc.less_equal(ranges["min_key"], wanted), pc.greater_equal(ranges["max_key"], wanted)))
 

@@ -192,7 +192,7 @@ def retire_mark(mark: Mark, lease: Lease, *, removed: Callable[[int], None] = la
     """Retire one mark, or finish its retirement, in the order described at the top of this module. `removed` is called
     after each batch with its number of files.
 
-    Raises `Refused` if the record was changed since it was read, or if the lease is lost, and `Unavailable` if a file
+    Raises `Refused` if the record has changed since it was read, or if the lease is lost, and `Unavailable` if a file
     can't be removed. Run it again to continue.
     """
     files = removed_files(mark)

@@ -1,4 +1,4 @@
-"""When a written policy may approve a mark, without a person (invariant 7).
+"""When a policy in the settings may approve a mark, without a person (invariant 7).
 
 Pure: inputs in, unmet conditions out. A mark qualifies only if every condition is met, and what isn't known counts as
 unmet. Everything that isn't clearly routine is left to a person.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A written policy (settings `auto_approve_…`). `max_share` is a fraction of all objects, and of all bytes.
+    """A policy in the settings (`auto_approve_…`). `max_share` is a fraction of all objects, and of all bytes.
 
     Every expired object must be older than `min_age`. An approval is announced `wait` before it is given. The sweep
     quarantines objects (`quarantine`), requires a backup of them in `backup_to`, or both.
@@ -68,12 +68,13 @@ class Policy:
 class PolicyInputs:
     """What the conditions compare. Counts are those of the mark's record.
 
-    `own` says whether lakegc made the mark. `has_approval` says whether it has an approval, even one that has ended.
-    `previous` is the mark that it was compared with, None for the first one; `unreadable` are marks that can't be read.
-    `brakes` are measured at the time of the approval. `trusted` are the repositories and patterns that the mark
-    trusted, and didn't read (None if that isn't recorded); `trusted_now` are the patterns of today's settings.
-    `youngest` is when the youngest expired object was stored. `reasons` and `previous_reasons` are the labels of all
-    reasons with their rules. Both `youngest` and reasons are None if they aren't known. Times are by the store's clock.
+    `own` says whether lakegc made the mark. `has_approval` says whether it has an approval, even one that is no
+    longer in force. `previous` is the mark that it was compared with, None for the first one; `unreadable` are marks
+    that can't be read. `brakes` are measured at the time of the approval. `trusted` are the repositories and
+    patterns that the mark trusted, and didn't read (None if that isn't recorded); `trusted_now` are the patterns of
+    today's settings. `youngest` is when the youngest expired object was stored. `reasons` and `previous_reasons` are
+    the labels of all reasons with their rules. All three are None if they aren't known. Times are by the store's
+    clock.
     """
 
     own: bool

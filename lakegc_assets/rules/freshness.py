@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from cronsim import CronSim
 
 MISSED_TIMES = 2
-"""After this many times of its cron schedule without a mark, a repository is overdue."""
+"""A repository is overdue after this many scheduled times without a mark."""
 
 
 def mark_is_due_by(newest: datetime, cron: str, max_age: timedelta | None) -> datetime:

@@ -48,8 +48,8 @@ class Status(StrEnum):
 
 _TIME = STORED_OBJECTS.field("modified").type
 EARLIEST_TIME = datetime(1980, 1, 2, tzinfo=UTC)
-"""Before this, a modification time is none: no store is that old, and Unix, Go and DOS write their zero as 1970, 1 or
-1980."""
+"""An earlier modification time counts as missing: no store is that old, and the zero values of Unix, Go and DOS are in
+the years 1970, 1 and 1980."""
 _LISTED = ("size", "modified", "checksum", "slice")
 REFERENCE_STATUS = pa.schema(
     [

@@ -2,8 +2,8 @@
 
 Every object that was stored when the base mark listed the store was either committed, in a range that a retained commit
 referred to, or recorded as not committed. So an object that may expire now was recorded then, was in a range that no
-retained commit refers to any more, or was written later: into a slice that was open then or is new, or into a folder
-whose name has no date. These candidates are compared with everything that is live now, as in a full mark.
+retained commit refers to any more, or was written later: into a slice that could still be written to or that is new, or
+into a folder whose name has no date. These candidates are compared with everything that is live now, as in a full mark.
 
 Ranges are identified by their ids, never by dates (clients set them), and never by their first and last keys (which are
 paths, and copies put one address at many paths).

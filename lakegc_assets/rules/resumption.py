@@ -38,7 +38,7 @@ def why_not_resumed(
     if approval is None or approval.sha256 != record.approval or approval.digest != record.digest:
         return "the approval of this set is missing, or was altered"
     if now >= approval.until:
-        return f"its approval ended at {approval.until:%Y-%m-%d %H:%M} UTC"
+        return f"its approval expired at {approval.until:%Y-%m-%d %H:%M} UTC"
     if "age" not in approval.released and now - effective_time(record) > max_age:
         return "the mark has become too old (brake_age)"
     if record.state is MarkState.SWEPT_WITH_FAILURES and not (outcomes or {}).get(Outcome.FAILED.value):

@@ -227,7 +227,7 @@ def add_bases(kept: dict[str, str], records: Mapping[str, MarkRecord]) -> None:
 
 
 def add_restored(kept: dict[str, str], records: Mapping[str, MarkRecord], marks: Iterable[MarkStatus]) -> None:
-    """Add the marks of which objects may have been restored since a base mark began: an incremental mark looks up all
+    """Add the marks with objects that may have been restored since a base mark began: an incremental mark looks up all
     objects of these."""
     begun = {base.start: base.mark_id for base in bases_in_use(kept, records)}
     if not begun:
@@ -293,7 +293,7 @@ def why_not_purged(
     if status.late:
         return f"{plural(status.late, 'object')} became live during its sweep: check them, then undo or purge"
     if status.restore_begun:
-        return "objects of it were restored: undo or purge the others"
+        return "some of its objects were restored: undo or purge the others"
     if now < status.sweep_ended:
         return f"its sweep ended {status.sweep_ended:%Y-%m-%d %H:%M} UTC, which is later than the store's clock"
     if now - status.sweep_ended < purge_after:

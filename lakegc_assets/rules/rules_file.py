@@ -146,7 +146,8 @@ def _read_yaml(data: bytes, name: str) -> Any:
         node = yaml.compose(data.decode(), Loader=PlainLoader)
         return None if node is None else _plain(node)
     except (yaml.YAMLError, ValueError) as error:
-        raise WrongUsage(f"{name} is not plain YAML ({' '.join(str(error).split())}). Nothing was changed.") from None
+        reason = " ".join(str(error).split())
+        raise WrongUsage(f"{name} can't be read as YAML ({reason}). Nothing was changed.") from None
 
 
 def _plain(node: yaml.Node) -> Any:

@@ -20,7 +20,7 @@ class Shortened:
 
 def shortened(before: Rules | None, after: Rules, branches: Iterable[str]) -> list[Shortened]:
     """The retention that becomes shorter: the default first, which also applies to dangling commits, then the branches
-    among these for which another rule than the default decides before or after, sorted."""
+    among these that have a rule of their own before or after, sorted."""
     changes = [Shortened(None, before.default_days if before else None, after.default_days)]
     own = after.branch_days.keys() | (before.branch_days.keys() if before else ())
     changes += [

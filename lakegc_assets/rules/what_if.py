@@ -78,7 +78,7 @@ def freed(
     """How much each variant would free of these stored objects, by branch (FREED).
 
     `rows` also has ATTRIBUTED (ATTRIBUTED_OBJECTS) and EXPIRED (column address), the mark's expired set. Path probes
-    looked only for objects of that set's mark, so an object outside of it may be served by a branch if an object at a
+    looked only for objects that the mark found unreferenced, so a branch may serve any other object if an object at a
     branch head has its size (`sizes_at_heads`).
     """
     tables, first = [FREED.empty_table()], None

@@ -98,8 +98,8 @@ def why_busy(repository: Repository, holder: Holder | None, queued: dg.DagsterRu
     """
     if holder is not None:
         return (
-            f"{repository.id} is skipped: {holder.who} is still working on its mark {holder.mark_id}, with the lease "
-            f"until {holder.until:%H:%M:%S} UTC."
+            f"{repository.id} is skipped: {holder.who} is still working on its mark {holder.mark_id}, and holds "
+            f"the lease until {holder.until:%H:%M:%S} UTC."
         )
     if queued is not None:
         return f"{repository.id} is skipped: run {queued.run_id} ({queued.job_name}) is still queued."

@@ -57,7 +57,7 @@ def retire_old_marks(context: dg.ScheduleEvaluationContext, lakefs: LakeFSResour
     for sentence in (*failures.values(), *invalid):
         context.log.warning(sentence)
     if not is_configured:
-        return dg.SkipReason(" ".join([*invalid, NOTHING_CONFIGURED]))
+        return dg.SkipReason(" ".join([*failures.values(), *invalid, NOTHING_CONFIGURED]))
     return dg.RunRequest(
         run_key=f"{context.scheduled_execution_time:%Y-%m-%d %H:%M}", run_config=console_config(os.environ)
     )

@@ -1,4 +1,4 @@
-"""The sensor that approves marks by a written policy. It is off until it is turned on in Dagster's UI."""
+"""The sensor that approves marks by the policies in the settings. It is off until it is turned on in Dagster's UI."""
 
 # no `from __future__ import annotations` here: Dagster reads the annotations of schedules and sensors
 import os
@@ -82,11 +82,11 @@ def report_new(instance: dg.DagsterInstance, repository: str, decision: Decision
 
 @dg.sensor(
     minimum_interval_seconds=300,
-    description="""Approves the newest mark of each repository with the setting auto_approve, if the mark meets the
-written policy. It first announces the approval in the mark's folder, and waits (auto_approve_wait, by default a day).
-`lakegc status` and `lakegc review` show what is announced, and `lakegc revoke` withdraws it for good. When the approval
-is due, everything is checked again. The sensor approved_sweeps then starts the sweep. Each tick says, for each
-repository, what was decided, and every condition that isn't met.""",
+    description="""Approves the newest mark of each repository that has auto_approve turned on, if the mark meets the
+policy in the repository's auto_approve_… settings. It first announces the approval in the mark's folder, and waits
+(auto_approve_wait, by default a day). `lakegc status` and `lakegc review` show what is announced, and `lakegc revoke`
+withdraws it for good. When the approval is due, everything is checked again. The sensor approved_sweeps then starts the
+sweep. Each tick says, for each repository, what was decided, and every condition that isn't met.""",
 )
 def auto_approvals(context: dg.SensorEvaluationContext, lakefs: LakeFSResource) -> dg.SkipReason:
     try:
@@ -111,4 +111,4 @@ def auto_approvals(context: dg.SensorEvaluationContext, lakefs: LakeFSResource) 
     if unexpected:
         raise unexpected[0]  # a bug fails the tick, but only after all other repositories
     sentences += [f"{repository}: still being checked" for repository in sorted(_running)]
-    return dg.SkipReason("\n".join(sentences) or "No selected repository has the setting auto_approve.")
+    return dg.SkipReason("\n".join(sentences) or "No selected repository has auto_approve turned on.")

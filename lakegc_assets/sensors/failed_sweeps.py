@@ -11,7 +11,7 @@ import dagster as dg
 from lakegc_assets.assets.sweep import sweep_report
 from lakegc_assets.dead_runs import possibly_dead_runs, report_dead_run
 from lakegc_assets.jobs import backup_and_sweep_job, sweep_job
-from lakegc_assets.mark.preconditions import refuse_another_repository
+from lakegc_assets.mark.preconditions import refuse_different_repository
 from lakegc_assets.partitions import COMMAND_LINE_TAG, PARTITION_TAG, REPOSITORY_TAG, RESUMED_TAG, console_config
 from lakegc_assets.rules.resumption import UNFINISHED_SWEEPS, why_not_resumed
 from lakegc_assets.sensors.tick_budget import TickBudget, client_for_tick, target_for_tick, waited_too_long
@@ -60,7 +60,7 @@ class NotResumed(Exception):
     description="""Restarts sweeps that failed, were killed, or ended with failures: once per approval, with the
 same options. Such a sweep re-verifies everything before it deletes.
 
-A sweep is started again only while it could also be started for the first time: its approval hasn't ended, and the
+A sweep is started again only while it could also be started for the first time: its approval hasn't expired, and the
 mark isn't older than brake_age. It waits until no other run works on the repository. If it fails again, or must not be
 started, an observation of sweep_report says what to do. Runs that a person terminated, and sweeps that were started
 in a terminal, are left alone. So are failures from before the sensor was first turned on.""",
@@ -102,7 +102,7 @@ def resumed_sweeps(context: dg.SensorEvaluationContext, lakefs: LakeFSResource) 
     waiting = [*unread, *waiting]  # the next tick begins with those that this one didn't reach
     return dg.SensorResult(
         run_requests=list(requests.values()),
-        skip_reason=None if requests else dg.SkipReason(f"No failed sweep to start again; {len(waiting)} wait."),
+        skip_reason=None if requests else dg.SkipReason(f"No failed sweep was started again; {len(waiting)} waiting."),
         cursor=Cursor(after, tuple(waiting)).text(),
     )
 
@@ -150,7 +150,7 @@ def request_to_resume(instance: dg.DagsterInstance, lakefs: LakeFS, run: dg.Dags
         record = Mark.open(target.place, partition.mark_id).record
     except NotFound as error:
         raise NotResumed(f"lakegc has no such mark ({full_stop(error).rstrip('.')})") from error
-    refuse_another_repository(record, target)
+    refuse_different_repository(record, target)
     if record.state not in UNFINISHED_SWEEPS:
         raise NothingToDo(f"mark {record.mark_id} of {record.repository} is {record.state}: there is nothing to resume")
     approval, report = read_approval(target.place, partition.mark_id), read_report(target.place, partition.mark_id)

@@ -14,7 +14,7 @@ import dagster as dg
 from lakegc_assets.assets.review import expired_set
 from lakegc_assets.formatting import duration, plural, size
 from lakegc_assets.mark.context import Target
-from lakegc_assets.mark.preconditions import refuse_another_repository
+from lakegc_assets.mark.preconditions import refuse_different_repository
 from lakegc_assets.sensors.tick_budget import TickBudget, client_for_tick, target_for_tick, waited_too_long
 from spark_resources.errors import LakegcError, NotFound, Unavailable, full_stop
 from spark_resources.host.user_folders import home_folder
@@ -52,9 +52,9 @@ class Cursor:
 @dg.sensor(
     minimum_interval_seconds=300,
     description="""Reports each mark that has waited for approval longer than approval_reminder (by default two days).
-It does so once, as an observation of expired_set with how long the mark has waited, objects, bytes, owners, and the
-command that approves it. It starts nothing. Marks without expired objects are not reported. When the sensor is first
-turned on, it looks at the newest mark of each repository, and at no earlier ones.""",
+It does so once, as an observation of expired_set that shows how long the mark has waited, its objects, bytes and
+owners, and the command that approves it. It starts nothing. Marks without expired objects are not reported. When the
+sensor is first turned on, it looks at the newest mark of each repository, and at no earlier ones.""",
 )
 def waiting_marks(context: dg.SensorEvaluationContext, lakefs: LakeFSResource) -> dg.SensorResult | dg.SkipReason:
     now = datetime.now(UTC)
@@ -79,7 +79,7 @@ def waiting_marks(context: dg.SensorEvaluationContext, lakefs: LakeFSResource) -
             context.log.error(f"{key} is not reported: {full_stop(error)}")
     # those that failed come last, so that they don't hold up the others
     text = Cursor(cursor.after, {**waiting, **later}).text()
-    sentence = f"Reported: {', '.join(reported)}." if reported else "No mark has waited too long for approval."
+    sentence = f"Reported: {', '.join(reported)}." if reported else "No mark was reported."
     return dg.SensorResult(skip_reason=dg.SkipReason(sentence), cursor=text)
 
 
@@ -132,7 +132,7 @@ def report_if_waiting(instance: dg.DagsterInstance, lakefs: LakeFS, key: str) ->
     partition = Partition.parse(key)
     target, settings = target_for_tick(lakefs, partition.repository)
     record, now = Mark.open(target.place, partition.mark_id).record, target.place.store().now()
-    refuse_another_repository(record, target)
+    refuse_different_repository(record, target)
     refuse_earlier_format(record, "approved")
     if not is_waiting_for_approval(target, record, now) or was_reported(instance, key):
         return False

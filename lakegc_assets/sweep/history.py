@@ -12,7 +12,7 @@ from lakegc_assets.sweep.quarantine import Quarantine, read_quarantine
 from lakegc_assets.sweep.report import Report, read_report, read_report_if_intact
 from spark_resources.errors import DamagedData, UnknownFormat
 from spark_resources.mark_store.history import FinishedSweep, History, read_history, write_history
-from spark_resources.mark_store.mark import earlier_marks, folder_ids
+from spark_resources.mark_store.mark import finished_marks, folder_ids
 from spark_resources.mark_store.record import MarkRecord
 from spark_resources.model import Outcome
 from spark_resources.stores.place import Place
@@ -73,7 +73,7 @@ def collected_history(place: Place) -> History:
             return None
 
     history = History()
-    for mark in earlier_marks(place).finished:
+    for mark in finished_marks(place).finished:
         history = history.with_mark(mark.record)
     for sweep in filter(None, fetch_in_parallel(folder_ids(place.store()), read)):
         history = history.with_sweep(sweep)

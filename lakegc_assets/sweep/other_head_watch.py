@@ -30,7 +30,7 @@ from lakegc_assets.mark.other_repositories import (
 from lakegc_assets.rules.brakes import unread_repositories_in
 from lakegc_assets.sweep.newly_retained import TooMuchChanged
 from spark_resources import sstable
-from spark_resources.errors import Unavailable
+from spark_resources.errors import Unavailable, full_stop
 from spark_resources.lakefs.ranges import prefetched_tables
 from spark_resources.mark_store.lease import boottime_s
 from spark_resources.stores.place import Place
@@ -118,8 +118,8 @@ class OtherHeads:
             for repository in sorted(unreleased(self.run, unread)):
                 why = unread[repository]
                 raise Unavailable(
-                    f"repository {repository} may refer to objects here and can't be read: {why} Run the same command "
-                    "again when the repository can be read."
+                    f"repository {repository} may refer to objects here and can't be read: {full_stop(why)} Run the "
+                    "same command again when the repository can be read."
                 )
             self.known |= heads
             self._listed_at |= dict.fromkeys(map(self._with_namespace, due), started)

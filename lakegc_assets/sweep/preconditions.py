@@ -16,7 +16,7 @@ from lakegc_assets.approval.foreign_marks import open_sweep_record
 from lakegc_assets.approval.preconditions import check_record
 from lakegc_assets.backup.usable_backup import find_required_backup
 from lakegc_assets.mark.context import Target, find_target, user_and_machine, with_probed_capabilities
-from lakegc_assets.mark.preconditions import refuse_another_repository
+from lakegc_assets.mark.preconditions import refuse_different_repository
 from lakegc_assets.progress import LogMessage, logged_and_published
 from lakegc_assets.resources import MarksResource
 from lakegc_assets.rules.resumption import why_not_resumed
@@ -70,7 +70,7 @@ def open_sweep(marks: MarksResource, partition_key: str, options: SweepOptions, 
         mark = begin_sweep_record(target, foreign.mark, foreign.approval)
     approval = read_approval(target.place, partition.mark_id) if foreign is None else foreign.approval
     if foreign is None:
-        refuse_another_approval(mark.record, approval)
+        refuse_different_approval(mark.record, approval)
     options = options_in_force(options, marks.settings(partition.repository), approval)
     run = sweep_run(marks, partition, target, mark, lease, options, log_message, foreign)
     return without_trust(run) if approval is not None and approval.policy is not None else run
@@ -83,10 +83,10 @@ def without_trust(run: SweepRun) -> SweepRun:
 
 
 def options_in_force(options: SweepOptions, settings: Settings, approval: Approval | None) -> SweepOptions:
-    """The options of a sweep together with the settings, and with what a policy required that approved the mark: a
-    quarantine or backup that it relied on remains required if the settings have changed since then.
+    """The options of a sweep together with the settings, and with what the policy that approved the mark, if any,
+    required: a quarantine or backup that it relied on remains required even if the settings have changed since then.
 
-    Raises `Refused` if another backup is required than the one that the policy relied on.
+    Raises `Refused` if a different backup is required from the one that the policy relied on.
     """
     terms = approval.policy if approval is not None else None
     return replace(
@@ -128,7 +128,7 @@ def open_swept(marks: MarksResource, partition_key: str, options: SweepOptions, 
         else Mark.open(target.place, partition.mark_id)
     )
     assert mark is not None
-    refuse_another_repository(mark.record, target)
+    refuse_different_repository(mark.record, target)
     refuse_retired(mark.record)
     if mark.record.state not in (MarkState.SWEPT, *BEGUN_STATES):
         raise WrongUsage(
@@ -183,8 +183,8 @@ def refuse_unapproved(target: Target, record: MarkRecord) -> None:
     refuse_earlier_format(record, "swept")
     place, approval = target.place, read_approval(target.place, record.mark_id)
     if record.state in BEGUN_STATES:
-        refuse_another_repository(record, target)
-        refuse_another_approval(record, approval)
+        refuse_different_repository(record, target)
+        refuse_different_approval(record, approval)
         verify_recorded_files(target, record)
         return
     verify_approved(target, record, approval, now=place.store().now())
@@ -203,7 +203,7 @@ def refuse_resumption(target: Target, record: MarkRecord, *, max_age: timedelta)
         )
 
 
-def refuse_another_approval(record: MarkRecord, approval: Approval | None) -> None:
+def refuse_different_approval(record: MarkRecord, approval: Approval | None) -> None:
     """Raise `Refused` unless this is the approval that the record names, of this very set."""
     if approval is None or approval.sha256 != record.approval or approval.digest != record.digest:
         raise Refused(
@@ -263,12 +263,12 @@ def approved_foreign(target: Target, partition: Partition) -> ForeignMark:
     if mark is None or mark.record.state not in BEGUN_STATES:
         verify_foreign(target, foreign.mark, foreign.approval, now=target.place.store().now())
     else:
-        refuse_another_repository(mark.record, target)
+        refuse_different_repository(mark.record, target)
         refuse_revoked(target.place, foreign.approval)
         if mark.record.digest != foreign.approval.digest:
             raise Refused(
                 f"the unfinished sweep of mark {partition.mark_id} of {partition.repository} is for a different set "
-                "than the approved one: its record was altered. Make a new mark.",
+                "from the approved one: its record was altered. Make a new mark.",
                 invariant=7,
             )
     return foreign

@@ -60,7 +60,10 @@ def _open(path: Path, flags: int, is_kind: Callable[[int], bool]) -> int:
     try:
         status = os.fstat(descriptor)
         if not is_kind(status.st_mode):
-            raise Refused(f"{path} was not created by lakegc. Remove it, and run the same command again.")
+            raise Refused(
+                f"{path} is not a {'folder' if is_kind is stat.S_ISDIR else 'regular file'}, so lakegc can't use it. "
+                "Remove it, and run the same command again."
+            )
         if status.st_uid != os.geteuid():
             raise Refused(
                 f"{path} belongs to another user. Remove it or have it removed, and run the same command again."

@@ -10,7 +10,7 @@ from spark_resources.lakefs.responses import (
     Repository,
     ServedObject,
     ServedPage,
-    Server,
+    ServerConfig,
     UncommittedLists,
 )
 from spark_resources.lakefs.settings import LakeFSSettings, api_address
@@ -23,7 +23,7 @@ __all__ = [
     "Repository",
     "ServedObject",
     "ServedPage",
-    "Server",
+    "ServerConfig",
     "UncommittedLists",
     "api_address",
 ]

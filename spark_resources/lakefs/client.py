@@ -23,7 +23,7 @@ from spark_resources.lakefs.responses import (
     Repository,
     ServedObject,
     ServedPage,
-    Server,
+    ServerConfig,
     UncommittedLists,
 )
 from spark_resources.lakefs.settings import LakeFSSettings
@@ -95,7 +95,7 @@ class LakeFS:
 
     # --- the server and its repositories ----------------------------------------------------------------------------
 
-    def config(self, server: str = "") -> Server:
+    def config(self, server: str = "") -> ServerConfig:
         """A server's block store types by storage id, and its version."""
         connection = self.connections[server]
         response = connection.request(_CONFIG_CALL)
@@ -347,12 +347,12 @@ class LakeFS:
             after = offset
 
 
-def _config_of_older_server(connection: Connection) -> Server:
+def _config_of_older_server(connection: Connection) -> ServerConfig:
     """Like `config`, for an older server, which has separate calls for the storage and the version."""
     storage = ApiCall("InternalApi", "get_storage_config", "the server's storage configuration", "fs:ReadConfig")
     version = ApiCall("InternalApi", "get_lake_fs_version", "the server's version", "fs:ReadConfig")
     kind = connection.body(storage).nonempty_text("blockstore_type")
-    return Server({"": kind}, connection.body(version).maybe_text("version"))
+    return ServerConfig({"": kind}, connection.body(version).maybe_text("version"))
 
 
 _WHERE_CONFIGURED = "in sections [servers.NAME] of the fleet file"

@@ -70,7 +70,7 @@ def prepare_uncommitted(connection: Connection, name: str) -> UncommittedLists:
         pages += 1
         if run_id not in ("", body.nonempty_text("run_id")):
             raise DamagedData(
-                f"{body.what}: page {pages} belongs to a different run than the first page. Try again.", invariant=3
+                f"{body.what}: page {pages} belongs to a different run from the first page. Try again.", invariant=3
             )
         run_id = body.nonempty_text("run_id")
         if location := body.text("gc_uncommitted_location"):

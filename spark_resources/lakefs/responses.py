@@ -17,7 +17,7 @@ from spark_resources.model import Commit, Namespace, Rules
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class ServerConfig:
     """The server's configuration: block store types by storage id, and its version if it reports one.
 
     A server with one block store has the single storage id "".
@@ -242,7 +242,7 @@ class Body:
             raise _invalid_response(self.what, f"'{name}' is not a date") from None
 
 
-def server(body: Body) -> Server:
+def server(body: Body) -> ServerConfig:
     """`GET /config`: one `storage_config`, or a `storage_config_list` if several block stores are configured."""
     version = body.maybe_inner("version_config")
     configs = body.maybe_objects("storage_config_list")
@@ -253,7 +253,7 @@ def server(body: Body) -> Server:
             stores.setdefault("", single.nonempty_text("blockstore_type"))
     else:
         stores = {"": body.inner("storage_config").nonempty_text("blockstore_type")}
-    return Server(stores, version.maybe_text("version") if version else "")
+    return ServerConfig(stores, version.maybe_text("version") if version else "")
 
 
 def repository(body: Body) -> Repository:

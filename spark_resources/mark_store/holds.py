@@ -14,7 +14,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from spark_resources.errors import DamagedData, NotFound, Refused, Untrusted, WrongUsage
+from spark_resources.errors import DamagedData, NotFound, Refused, Untrusted, WrongUsage, full_stop
 from spark_resources.mark_store.hold_file import Hold, parse_holds, render_holds, with_hold, without_hold
 from spark_resources.mark_store.mark import MARKS_ROOT, Mark
 from spark_resources.mark_store.record import HoldsUsed, newest_holds
@@ -258,7 +258,7 @@ def _read_signed(place: Place) -> _HoldFile:
         if not has_signed_time(place.store(), HOLDS_KEY, file.signature):
             raise replay_error(holds_location(place), file.signature)
     except Untrusted as error:
-        raise Untrusted(f"{error} Review the file, and sign it with 'lakegc holds REPO sign'.") from error
+        raise Untrusted(f"{full_stop(error)} Review the file, and sign it with 'lakegc holds REPO sign'.") from error
     return file
 
 
@@ -275,7 +275,7 @@ def _change(place: Place, file: _HoldFile, edit: Callable[[bytes | None], bytes]
 
 
 def _write(place: Place, file: _HoldFile, content: bytes) -> None:
-    """Replace the file that was read. Raises `Refused` if it was changed since then, so that no change is lost."""
+    """Replace the file that was read. Raises `Refused` if it has changed since then, so that no change is lost."""
     store, new = place.store(), _with_signature(place, file, content)
     try:
         if file.content is None:

@@ -330,19 +330,17 @@ def own_mark_ids(place: Place) -> frozenset[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class EarlierMarks:
-    """All finished marks of a namespace, and the ids of marks with an unreadable record.
-
-    `untrusted` are the ids of marks that aren't signed by a known key, if a key is set.
-    """
+class FinishedMarks:
+    """All finished marks of a namespace; the ids of marks with an unreadable record; and, if a key is set, the ids of
+    marks that aren't signed by a known key (`untrusted`)."""
 
     finished: list[Mark] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
     untrusted: list[str] = field(default_factory=list)
 
 
-def earlier_marks(place: Place) -> EarlierMarks:
-    store, earlier = place.store(), EarlierMarks()
+def finished_marks(place: Place) -> FinishedMarks:
+    store, found = place.store(), FinishedMarks()
 
     def open_if_finished(mark_id: str) -> Mark | None:
         try:
@@ -350,17 +348,17 @@ def earlier_marks(place: Place) -> EarlierMarks:
         except (NotFound, WrongUsage):  # a folder without a record, or with an invalid id
             return None
         except Untrusted:
-            earlier.untrusted.append(mark_id)
+            found.untrusted.append(mark_id)
             return None
         except DamagedData:
-            earlier.unreadable.append(mark_id)
+            found.unreadable.append(mark_id)
             return None
         return mark if mark.record.finished is not None else None
 
-    earlier.finished.extend(filter(None, fetch_in_parallel(folder_ids(store), open_if_finished)))
-    earlier.untrusted.sort()
-    earlier.unreadable.sort()
-    return earlier
+    found.finished.extend(filter(None, fetch_in_parallel(folder_ids(store), open_if_finished)))
+    found.untrusted.sort()
+    found.unreadable.sort()
+    return found
 
 
 def earlier_reverifications(place: Place) -> Iterator[Mark]:
@@ -399,11 +397,11 @@ def previous_mark(place: Place, record: MarkRecord) -> PreviousMark | None:
     there are no earlier marks of either kind.
     """
     identity = (record.repository, record.repository_created, record.namespace, record.scope)
-    earlier = earlier_marks(place)
-    unreadable = sorted([*earlier.unreadable, *earlier.untrusted])
+    known = finished_marks(place)
+    unreadable = sorted([*known.unreadable, *known.untrusted])
     comparable = [
         other
-        for other in (mark.record for mark in earlier.finished)
+        for other in (mark.record for mark in known.finished)
         if (other.repository, other.repository_created, other.namespace, other.scope) == identity
         and (record.finished is None or finished_at(other) < record.finished)
     ]

@@ -184,8 +184,8 @@ def parse_fleet_file(path: Path, text: str, known: KnownSettings) -> FleetFile:
     sections, servers = content.pop(SECTIONS, {}), read_servers(content.pop(SERVERS, {}), path)
     if not isinstance(sections, dict) or not all(isinstance(section, dict) for section in sections.values()):
         raise WrongUsage(
-            f"'{SECTIONS}' in the fleet file {path} has something other than sections: expected "
-            f'[{SECTIONS}."PATTERN"] with the settings of these repositories below it'
+            f"'{SECTIONS}' in the fleet file {path} must contain only sections: "
+            f'[{SECTIONS}."PATTERN"], with the settings of these repositories below it'
         )
     _refuse_unusable(content, f"in {path}", known, shared=True)
     for pattern, section in sections.items():

@@ -47,8 +47,7 @@ def read_servers(sections: object, path: Path) -> dict[str, dict[str, Any]]:
     invalid name, an unknown setting, an invalid value or a secret."""
     if not isinstance(sections, dict) or not all(isinstance(section, dict) for section in sections.values()):
         raise WrongUsage(
-            f"'{SECTION}' in {path} has something other than sections: expected [{SECTION}.NAME] with the settings of "
-            "this server below it"
+            f"'{SECTION}' in {path} must contain only sections: [{SECTION}.NAME], with that server's settings below it"
         )
     for name, section in sections.items():
         here = f"in [{SECTION}.{name}] of {path}"

@@ -164,7 +164,7 @@ class Settings(BaseSettings):
     """The account for Cloud Storage. The file must exist on every machine that runs executors. Default: Google's own
     chain."""
     gcs_endpoint_url: Address | None = None
-    """Another endpoint than Google's, such as an emulator's. Default: Google's."""
+    """A different endpoint from Google's, such as an emulator's. Default: Google's."""
     gcs_anonymous: bool = False
     """Whether no credentials are sent, for an emulator."""
     gcs_ca_bundle: Name | None = None

@@ -139,7 +139,7 @@ def test_a_failing_repository_does_not_hold_up_the_others(
 def test_a_repository_without_auto_approve_is_left_alone(daemon: Daemon) -> None:
     daemon.fleet.add_marks()
 
-    assert daemon.tick(auto_approve="false") == "No selected repository has the setting auto_approve."
+    assert daemon.tick(auto_approve="false") == "No selected repository has auto_approve turned on."
     assert not daemon.fleet.file.exists()
 
 

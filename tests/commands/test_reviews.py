@@ -106,9 +106,9 @@ def test_costs_are_shown_only_if_a_price_is_set(lakegc: Lakegc, sandbox: Sandbox
     """The price is for a GB of 2^30 bytes; without one, the setting is named."""
     reviewable(place, tables([expired("data/s/a", 3 * 2**40)]), facts={**FACTS, "candidate_bytes": 2**42})
 
-    assert review(lakegc, sandbox, name)["saved_a_month"] is None
+    assert review(lakegc, sandbox, name)["monthly_savings"] is None
     assert "To see what they cost" in lakegc.output(sandbox.settings, "review", name)
-    assert review(lakegc, sandbox, name, price_per_gb_month="0.02")["saved_a_month"] == pytest.approx(61.44)
+    assert review(lakegc, sandbox, name, price_per_gb_month="0.02")["monthly_savings"] == pytest.approx(61.44)
     priced = {**sandbox.settings, "price_per_gb_month": "0.02"}
     assert "They cost 61.44 a month, at 0.02 a GB." in lakegc.output(priced, "review", name)
     lakegc({**sandbox.settings, "price_per_gb_month": "-1"}, "review", name).stopped(2, "LAKEGC_PRICE_PER_GB_MONTH")
@@ -224,7 +224,7 @@ def test_a_review_says_how_the_retention_rules_were_changed(
     )
 
     sentence = (
-        "The retention rules were changed on the server since mark m0: default: 30 days → 21 days; dev: 7 days → the "
+        "The retention rules have changed on the server since mark m0: default: 30 days → 21 days; dev: 7 days → the "
         "default."
     )
     assert sentence in " ".join(lakegc.output(sandbox.settings, "review", name).split())

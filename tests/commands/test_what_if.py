@@ -51,7 +51,7 @@ def test_several_rule_files_are_compared_with_todays_rules(lakegc: Lakegc, hosti
     ) == (1, FIRST, 0)
     assert (rows["shorter.yml"]["objects"], rows["shorter.yml"]["commits"]) == (len(HOSTILE) + 1, 2)
     assert rows["longer.yaml"]["rules"] == {"default_retention_days": 100, "branches": []}
-    assert rows["today"]["saved_a_month"] == GARBAGE + FIRST
+    assert rows["today"]["monthly_savings"] == GARBAGE + FIRST
     branches = {(row["branch"], row["committed"]): row["bytes"] for row in rows["today"]["by_branch"]}
     assert branches == {("main", True): FIRST, (None, False): GARBAGE}
     document = json.loads(outcome.out)

@@ -127,7 +127,7 @@ def test_changed_retention_rules_are_described(
     if expected is None:
         assert sentence is None
     else:
-        assert (sentence or "").startswith("The retention rules were changed on the server since mark m0: " + expected)
+        assert (sentence or "").startswith("The retention rules have changed on the server since mark m0: " + expected)
 
 
 def test_an_unreadable_previous_mark_leaves_it_open_whether_rules_were_changed(lake: Lake) -> None:

@@ -195,7 +195,7 @@ def test_a_sweep_that_has_begun_is_not_resumed_after_its_approval_has_ended(watc
     watched.fail()
 
     assert watched.tick() == []
-    assert "its approval ended at" in watched.advice()[0]
+    assert "its approval expired at" in watched.advice()[0]
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def test_a_mark_that_has_waited_too_long_is_reported_once(watched: Watched) -> N
     assert (report["objects"], report["bytes"]) == (len(ADDRESSES), len(ADDRESSES))
     assert report["owners"] == "data-platform, ada@example.com"
     assert (report["review"], report["approve"]) == (f"lakegc review {name} m1", f"lakegc approve {name} m1")
-    assert watched.tick() == "No mark has waited too long for approval."
+    assert watched.tick() == "No mark was reported."
     watched.cursor = before
     watched.tick()
     assert len(watched.reports()) == 1

@@ -383,7 +383,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--without", action="append", default=[], help="a safeguard to leave out")
     parser.add_argument("--mark", choices=("full", "incremental", "none"), default="full")
     parser.add_argument("--no-sweep", action="store_true")
-    parser.add_argument("--without-dump", action="store_true", help="credentials that may not dump commits")
+    parser.add_argument("--without-dump", action="store_true", help="credentials that can't dump references")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--progress", action="store_true")
     parser.add_argument("--minutes", type=float, help="end after this time, and say how far that is")

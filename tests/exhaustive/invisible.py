@@ -46,7 +46,7 @@ INVISIBLE = (
     ),
     Invisible(
         "committed and left without a dump",
-        "Credentials may not dump references; a commit is made, and no branch leads to it when heads are listed.",
+        "The credentials can't dump references; a commit is made, and no branch leads to it when heads are listed.",
         "Only a dump of references has all commits.",
         "Allow `fs:ListBranches`, `fs:ListTags` and `fs:ListCommits`.",
     ),

@@ -213,7 +213,7 @@ SAFEGUARDS = (
     ),
     Safeguard(
         "young is kept", 6,
-        "Objects younger than the minimum age are kept, because an upload may not be linked yet.",
+        "Objects younger than the minimum age are kept, because an upload might not be linked yet.",
         "an upload in progress", operations=1,
     ),
     Safeguard(

@@ -15,7 +15,7 @@ from lakegc_assets.doctor import configuration, dagster_instance, machine, serve
 from lakegc_assets.doctor.checks import Check, Checks
 from lakegc_assets.doctor.findings import Status, ok
 from spark_resources.lakefs import LakeFSSettings
-from spark_resources.lakefs.responses import Server
+from spark_resources.lakefs.responses import ServerConfig
 from spark_resources.settings import Settings
 from spark_resources.stores.base import Capabilities, DeleteEffect
 from tests.unit.test_java import fake_java
@@ -52,7 +52,7 @@ def test_checks_run_at_the_same_time() -> None:
 )  # fmt: skip
 def test_servers_without_the_list_of_staged_objects_are_a_problem(version: str, status: Status) -> None:
     """Only a release number can be compared."""
-    assert server.version(Server({"": "s3"}, version)).status is status
+    assert server.version(ServerConfig({"": "s3"}, version)).status is status
 
 
 @pytest.mark.parametrize(

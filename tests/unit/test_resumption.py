@@ -51,7 +51,7 @@ def test_an_approval_that_released_the_brake_of_age_counts_until_it_ends() -> No
     record, approval = approved(released={"age": "it is fine"})
     end = approval.until
     assert why(record, approval, now=end - timedelta(seconds=1)) == ""
-    assert "its approval ended at" in why(record, approval, now=end)
+    assert "its approval expired at" in why(record, approval, now=end)
 
 
 def test_a_mark_from_an_inventory_ages_from_the_time_of_the_inventory() -> None:

@@ -306,7 +306,7 @@ def test_an_old_quarantine_is_purged(one: MarkStatus) -> None:
         (replace(SWEPT, record=mark(10, state=MarkState.RETIRED)), "sweep hasn't ended"),
         (replace(SWEPT, sweep_ended=None), "no readable report"),
         (replace(SWEPT, late=1), "1 object became live during its sweep"),
-        (replace(SWEPT, restore_begun=True), "objects of it were restored"),
+        (replace(SWEPT, restore_begun=True), "some of its objects were restored"),
         (replace(SWEPT, sweep_ended=NOW - PURGE_AFTER + timedelta(seconds=1)), "purged after 14 days"),
         (replace(SWEPT, sweep_ended=NOW + DAY), "later than the store's clock"),
     ],

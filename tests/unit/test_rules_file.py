@@ -90,13 +90,13 @@ def test_a_file_that_the_server_would_misread_is_refused(text: str | bytes, word
     ("text", "words"),
     [
         ("", ["not nothing"]),
-        ("a: [", ["is not plain YAML"]),
+        ("a: [", ["can't be read as YAML"]),
         ("default_retention_days: &a 5\nbranches: *a", ["aliases"]),
         ("default_retention_days: !!int '5'", ["tag"]),
         ("default_retention_days: 5\ndefault_retention_days: 6", ["appears twice"]),
         ("default_retention_days: '5'", ["not the text '5'"]),
         ("default_retention_days: 010", ["not the text '010'"]),
-        (b"\xff", ["is not plain YAML"]),
+        (b"\xff", ["can't be read as YAML"]),
     ],
 )
 def test_yaml_that_could_be_misread_is_refused(text: str | bytes, words: list[str]) -> None:
