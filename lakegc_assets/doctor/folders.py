@@ -19,7 +19,7 @@ class Folder:
     """A folder, what it is for, and its free space in bytes: how much is needed, and how much is advised.
 
     `setting` is the variable that names another folder. `otherwise` says what happens if the folder isn't writable;
-    "" if lakegc doesn't work then.
+    "" if lakegc doesn't work in that case.
     """
 
     name: str

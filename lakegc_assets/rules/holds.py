@@ -107,7 +107,7 @@ def _retained_longer(
     hold: BranchHold, commits: Mapping[str, Commit], references: References, rules: Rules | None, now: datetime
 ) -> set[str]:
     """The commits that would be retained if the rule of every branch that matches the hold had at least `min_days`.
-    Empty without rules, because nothing expires then."""
+    Empty without rules, because in that case nothing expires."""
     if rules is None:
         return set()
     retained: set[str] = set()

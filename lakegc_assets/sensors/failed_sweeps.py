@@ -61,9 +61,9 @@ class NotResumed(Exception):
 same options. Such a sweep re-verifies everything before it deletes.
 
 A sweep is started again only while it could also be started for the first time: its approval hasn't expired, and the
-mark isn't older than brake_age. It waits until no other run works on the repository. If it fails again, or must not be
-started, an observation of sweep_report says what to do. Runs that a person terminated, and sweeps that were started
-in a terminal, are left alone. So are failures from before the sensor was first turned on.""",
+mark isn't older than brake_age. It waits until no other run is working on the repository. If it fails again, or must
+not be started, an observation of sweep_report says what to do. Runs that a person terminated, and sweeps that were
+started in a terminal, are left alone. So are failures from before the sensor was first turned on.""",
 )
 def resumed_sweeps(context: dg.SensorEvaluationContext, lakefs: LakeFSResource) -> dg.SensorResult | dg.SkipReason:
     instance, client = context.instance, client_for_tick(lakefs)

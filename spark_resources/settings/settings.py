@@ -205,7 +205,7 @@ class Settings(BaseSettings):
     require_other_repositories: bool = False
     """Whether a mark stops if another repository can't be read, instead of letting the approval release it by name."""
     single_deployment: bool = False
-    """Allows a store without conditional writes: declares that no other lakegc works on it."""
+    """Allows a store without conditional writes: declares that no other lakegc deployment uses it."""
     price_per_gb_month: Amount | None = None
     """Monthly price of 2^30 bytes in the store, in any currency. Reviews then show costs."""
     holds: tuple[dict[str, Any], ...] = ()

@@ -92,8 +92,8 @@ def test_a_section_for_a_name_takes_precedence_over_one_for_an_id_and_that_over_
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        ("servers = 3\n", "'servers' in .* has something other than sections: expected \\[servers.NAME\\]"),
-        ("[servers]\nprod = 3\n", "has something other than sections"),
+        ("servers = 3\n", "'servers' in .* must contain only sections: \\[servers.NAME\\]"),
+        ("[servers]\nprod = 3\n", "must contain only sections"),
         ('[servers.Prod]\nendpoint_url = "https://prod"\n', r"\[servers.Prod\] .* lower-case letters"),
         ('[servers."a/b"]\nendpoint_url = "https://prod"\n', "lower-case letters"),
         ("[servers.prod]\n", r"endpoint_url in \[servers.prod\] of .* is missing: expected http"),
