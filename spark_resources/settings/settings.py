@@ -118,7 +118,7 @@ class Settings(BaseSettings):
     # Several servers
 
     servers: dict[str, ServerSettings] = Field(default_factory=dict)
-    """The sections `[servers.NAME]` of the fleet file; names have lower-case letters, digits and -."""
+    """The sections `[servers.NAME]` of the fleet file; names consist of lower-case letters, digits and -."""
 
     # The lakeFS server
 
@@ -255,7 +255,7 @@ class Settings(BaseSettings):
     auto_approve_min_age: Duration = timedelta(days=30)
     """Every expired object is older than this by the store's clock."""
     auto_approve_wait: Wait = timedelta(hours=24)
-    """How long before it is given an approval is announced, at most 365d; 0: nothing is approved."""
+    """How long an approval is announced before it is given, at most 365d; 0: nothing is approved."""
 
     # Schedules
 

@@ -65,7 +65,7 @@ INVISIBLE = (
     ),
     Invisible(
         "overwritten right after its lookup",
-        "New bytes are written to an old key between its last lookup and its delete; or, where the reference collector "
+        "New bytes are written to an old key between its last lookup and its delete; or, if the reference collector "
         "sweeps, since the store was listed.",
         "Not all stores support a delete on the condition that the object is unchanged.",
         "Versioning of the bucket, or a backup.",
