@@ -249,7 +249,7 @@ def test_only_folders_with_a_record_are_marks(place: Place) -> None:
 
     assert [mark.mark_id for mark in marks(place)] == ["m1", "m10", "m2"]
     assert [Mark.exists(place, mark_id) for mark_id in ("m1", "m3", "m4")] == [True, False, False]
-    with pytest.raises(NotFound, match=r"no mark m3 in .*/lake\. 'lakegc status' lists"):
+    with pytest.raises(NotFound, match=r"no mark m3 in .*/lake\. 'lakegc status REPO' lists"):
         Mark.open(place, "m3")
 
 
@@ -373,7 +373,7 @@ def test_a_record_of_another_format_is_refused_with_advice(place: Place, other: 
 
     with pytest.raises(
         DamagedData,
-        match=f"{re.escape(KEY)} is of format {other}, but this version of lakegc supports 1 and 2. Update lakegc.",
+        match=f"{re.escape(KEY)} is of format {other!r}, but this version of lakegc supports 1 and 2. Update lakegc.",
     ):
         Mark.open(place, "m1")
 
