@@ -16,7 +16,7 @@ from lakegc_assets.mark.path_probes import PROBED_PARTS
 from lakegc_assets.rules.brakes import servers_read, unread_repositories_in
 from spark_resources.errors import DamagedData, NotFound
 from spark_resources.identifiers import all_repositories_on, matches_repository, server_of
-from spark_resources.mark_store.mark import Mark, earlier_reverifications, finished_marks, unreadable_roots
+from spark_resources.mark_store.mark import Mark, finished_marks, finished_reverifications, unreadable_roots
 from spark_resources.mark_store.record import MarkRecord, finished_at, parts_needed_later
 from spark_resources.model import ADDRESSES, SERVED, MarkState
 from spark_resources.spark.datasets import LIST_NAME, Dataset, open_dataset, read_file
@@ -98,7 +98,7 @@ def earlier_addresses(run: MarkRun, earlier: Sequence[Mark], unread: Collection[
     readers_by_repository = [
         [mark for mark in earlier if has_read(run, mark.record, repository)] for repository in unread
     ]
-    for mark in (*earlier, *with_these_spellings(run, earlier_reverifications(run.place))):
+    for mark in (*earlier, *with_these_spellings(run, finished_reverifications(run.place))):
         addresses.append(probed_in_others(run, mark))
         if not all(
             any(is_later(reader.record, mark.record) for reader in readers_of_repository)

@@ -307,7 +307,7 @@ def each_mark(place: Place) -> Iterator[tuple[str, MarkRecord | Untrusted | Unkn
 
 
 def folder_ids(store: Store) -> list[str]:
-    """The ids of all marks with a folder in a namespace, sorted. The folder may have no record of a mark."""
+    """The ids of all marks with a folder in a namespace, sorted. A folder might have no record."""
     return sorted(folder.removeprefix(MARKS_ROOT).rstrip("/") for folder in folders_in(store, MARKS_ROOT))
 
 
@@ -361,7 +361,7 @@ def finished_marks(place: Place) -> FinishedMarks:
     return found
 
 
-def earlier_reverifications(place: Place) -> Iterator[Mark]:
+def finished_reverifications(place: Place) -> Iterator[Mark]:
     """The finished re-verifications of all sweeps in a namespace, including those of foreign marks.
 
     Re-verifications with an unreadable record are left out.
