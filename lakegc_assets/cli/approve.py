@@ -110,7 +110,11 @@ def full_command(
     arguments = [part for name, value in values.items() if value is not None for part in (name, value)]
     flags = {"--yes": options.yes, "--for-reference": options.for_reference}
     arguments += [name for name, is_set in flags.items() if is_set]
-    releases = [part for name in tripped for part in ("--release", name, "--because", released.get(name, "WHY"))]
+    releases = [
+        part
+        for name in tripped
+        for part in ("--release", name, "--because", released.get(name, brakes_table.PLACEHOLDER))
+    ]
     return command("approve", proposal.target.repository.id, mark_name(proposal), *arguments, *releases)
 
 
@@ -161,6 +165,8 @@ def released_brakes(releases: Sequence[str], reasons: Sequence[str]) -> dict[str
         )
     released: dict[str, str] = {}
     for name, reason in zip(releases, reasons, strict=True):
+        if reason.strip() == brakes_table.PLACEHOLDER:
+            raise WrongUsage(f"replace {reason} with your reason for releasing the brake {name}")
         if name in released:
             raise WrongUsage(f"--release names the brake {name} twice: pass it once, with one reason")
         released[known_brake(name)] = single_line(reason, f"the reason for releasing {name}")

@@ -157,7 +157,7 @@ def show_review(review: Review) -> None:
         print_command("List every object", command("review", record.repository, record.mark_id, "--list"))
         if next_name := NEXT_COMMANDS.get(record.state):
             tripped = [brake.name for brake in review.brakes if brake.tripped and next_name == "approve"]
-            releases = [part for name in tripped for part in ("--release", name, "--because", "WHY")]
+            releases = [part for name in tripped for part in ("--release", name, "--because", brakes.PLACEHOLDER)]
             print_command("Next", command(next_name, record.repository, record.mark_id, *releases))
     else:
         mark_command = command("mark", record.repository)

@@ -84,6 +84,18 @@ def test_a_refusal_names_every_tripped_brake_and_every_unnecessary_release(lakeg
     assert lake.approval() is None
 
 
+def test_a_printed_command_releases_no_brake_until_its_placeholder_is_replaced_by_a_reason(
+    lakegc: Lakegc, lake: Lake
+) -> None:
+    """Otherwise, pasting the next step of a review would release its brakes without a thought."""
+    lake.add_mark(counts={**COUNTS, "expired": 60_000})
+
+    outcome = approve_by_script(lakegc, lake, "--release", "share", "--because", "WHY")
+
+    outcome.stopped(2, "replace WHY with your reason for releasing the brake share")
+    assert lake.approval() is None
+
+
 def test_approve_latest_approves_the_newest_finished_mark(
     lakegc: Lakegc, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
