@@ -7,6 +7,7 @@ deletes, which are results and not errors, are classified in `spark_resources.st
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Iterator
 from enum import StrEnum
 from traceback import walk_tb
@@ -62,7 +63,7 @@ def message_of(error: BaseException) -> str:
     match kind_of(error):
         case FailureKind.TEMPORARY:
             text = str(error) if isinstance(error, LakegcError) else JAVA_ENDED
-            return text if "again" in text else f"{full_stop(text)} {TRY_AGAIN}"
+            return text if re.search(r"\bagain\b", text) else f"{full_stop(text)} {TRY_AGAIN}"
         case FailureKind.PERMANENT:
             return machine_failure(error) or str(error)
         case FailureKind.BUG:

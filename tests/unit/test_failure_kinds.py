@@ -67,6 +67,7 @@ def wrapped(error: BaseException) -> BaseException:
     [
         (failure_after_retries(), FailureKind.TEMPORARY, f"the store didn't answer. {TRY_AGAIN}"),
         (Transient("the store is busy. Try again."), FailureKind.TEMPORARY, "the store is busy. Try again."),
+        (Transient("no response from against-lake"), FailureKind.TEMPORARY, f"from against-lake. {TRY_AGAIN}"),
         (errors.Forbidden("no rights. Grant them."), FailureKind.PERMANENT, "no rights. Grant them."),
         (OSError(errno.ENOSPC, "No space left", "/tmp/x"), FailureKind.PERMANENT, "No space left: /tmp/x. Free some"),
         (OSError(errno.EDQUOT, "Quota exceeded"), FailureKind.PERMANENT, "Quota exceeded. Free some space"),
