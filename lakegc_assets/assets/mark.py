@@ -22,7 +22,7 @@ from lakegc_assets.mark import namespace_slices as slices
 from lakegc_assets.mark import retained_commits as retained
 from lakegc_assets.mark import uncommitted_addresses as uncommitted
 from lakegc_assets.mark.metadata import step_result
-from lakegc_assets.mark.options import MarkOptions, parse_inventory_taken, parse_min_age
+from lakegc_assets.mark.options import MarkOptions, checked_losses, parse_inventory_taken, parse_min_age
 from lakegc_assets.partitions import PARTITIONS
 from lakegc_assets.resources import MarksResource
 from spark_resources.errors import WrongUsage
@@ -73,7 +73,7 @@ class MarkConfig(dg.Config):
             raise WrongUsage(
                 "the option 'clean' was renamed to 'full': set 'full' in the run's config, and leave out 'clean'"
             )
-        min_age, missing = parse_min_age(self.min_age), tuple(self.accept_missing)
+        min_age, missing = parse_min_age(self.min_age), checked_losses(self.accept_missing)
         inventory_taken = parse_inventory_taken(self.inventory_taken, self.inventory)
         return MarkOptions(
             self.scope, min_age, self.allow_young, missing, self.inventory, inventory_taken, self.since, self.full

@@ -44,6 +44,7 @@ def check_mark_options(repository: str, options: Mapping[str, Any]) -> None:
     from lakegc_assets.mark.options import (
         MarkOptions,
         check_min_age,
+        checked_losses,
         parse_inventory_taken,
         parse_min_age,
         refuse_contradictions,
@@ -53,6 +54,7 @@ def check_mark_options(repository: str, options: Mapping[str, Any]) -> None:
     chosen = MarkOptions(
         min_age=parse_min_age(options["min_age"]),
         allow_young=options["allow_young"],
+        accept_missing=checked_losses(options["accept_missing"]),
         inventory=options["inventory"],
         inventory_taken=parse_inventory_taken(options["inventory_taken"], options["inventory"]),
         since=options["since"],

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from lakegc_assets.formatting import duration
+from lakegc_assets.formatting import duration, plural
 from spark_resources.errors import Refused, WrongUsage
 from spark_resources.identifiers import Scope
 from spark_resources.settings import parse_duration
 
+MAX_ACCEPTED_BYTES = 8 << 20  # the mark's record contains the list, and has a limit (`stores.size_limits`)
 SAFE_MIN_AGE = timedelta(hours=24)  # the lifetime of a link token: an object can be linked this long after its upload
 
 
@@ -47,6 +49,16 @@ def parse_inventory_taken(text: str, inventory: str) -> datetime | None:
             "inventory_taken is the time of an inventory, but there is no inventory: pass one, or omit inventory_taken"
         )
     return taken
+
+
+def checked_losses(addresses: Sequence[str]) -> tuple[str, ...]:
+    """The addresses that are known to be lost. Raises `WrongUsage` if the list is too long for a mark's record."""
+    if (size := sum(len(address.encode()) for address in addresses)) > MAX_ACCEPTED_BYTES:
+        raise WrongUsage(
+            f"accept_missing has {plural(len(addresses), 'address')} with {size:,} bytes, and at most "
+            f"{MAX_ACCEPTED_BYTES:,} bytes are allowed. Set LAKEGC_MAX_MISSING to the number of lost objects instead."
+        )
+    return tuple(addresses)
 
 
 def refuse_contradictions(options: MarkOptions) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.fault.conftest import NO_AGE, Lake, Lakegc
@@ -115,6 +117,19 @@ def test_a_missing_file_of_accepted_losses_is_a_usage_error(lakegc: Lakegc, lake
     missing = str(lake.folder / "no-such-file")
 
     lakegc(lake.settings, "mark", lake.name, "--accept-missing", missing).stopped(2, missing)
+
+
+def test_a_list_of_accepted_losses_that_no_record_can_hold_is_a_usage_error(
+    lakegc: Lakegc, lake: Lake, tmp_path: Path
+) -> None:
+    """A mark with a larger record could be made, but not read again."""
+    losses = tmp_path / "lost.txt"
+    losses.write_text("".join(f"data/{number:0995}\n" for number in range(9_000)))
+
+    outcome = lakegc(lake.settings, "mark", lake.name, "--accept-missing", str(losses), *NO_AGE)
+
+    outcome.stopped(2, "9,000 addresses with 9,000,000 bytes", "LAKEGC_MAX_MISSING")
+    assert lake.records() == []
 
 
 def test_a_mark_id_in_use_is_a_usage_error(lakegc: Lakegc, lake: Lake) -> None:
