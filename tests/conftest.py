@@ -41,12 +41,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_sessionstart() -> None:
-    """Collect tests without garbage collection, which finds nothing then and takes four seconds in each process."""
+    """Collect tests without garbage collection, which would find nothing and take four seconds in each process."""
     gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    """Never look for garbage among modules and collected tests."""
+    """Exclude modules and collected tests from garbage collection for good."""
     gc.freeze()
     gc.enable()
 
@@ -67,7 +67,8 @@ def moto_server() -> Iterator[s3_servers.MotoServer]:
 
 @pytest.fixture(scope="session")
 def fake_gcs() -> Iterator[gcs_server.FakeGCS]:
-    """One fake-gcs-server for the whole session; each test makes buckets of its own. Skips loudly without a binary."""
+    """One fake-gcs-server for the whole session; each test makes buckets of its own. Skipped with a warning if there is
+    no binary."""
     binary = gcs_server.binary()
     if binary is None:
         sentence = "no fake-gcs-server for this machine: nothing about Google Cloud Storage is tested"
@@ -86,7 +87,7 @@ def azurite() -> Iterator[azurite_server.Azurite]:
 
 @pytest.fixture(scope="session", params=["local", "seaweedfs", "moto", "gcs", "azure"])
 def provider(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Provider:
-    """One kind of store, with its declared capabilities: a test that asks for it runs once for each."""
+    """One kind of store, with its declared capabilities. A test that uses this runs once for each kind."""
     if request.param == "local":
         return store_providers.local(tmp_path_factory.mktemp("local"))
     if request.param == "seaweedfs":

@@ -86,7 +86,7 @@ class Lake:
     def approve(
         self, name: str = "m1", *, proposal: Proposal | None = None, now: datetime | None = None, **fields: Any
     ) -> Approval:
-        """Approve a mark now, as somebody does who has just reviewed it."""
+        """Approve a mark now, as someone who has just reviewed it would."""
         proposed = proposal or self.proposal(name)
         time = now or self.now
         request = self.request(**{"when": time, **fields})

@@ -65,7 +65,7 @@ def test_an_approval_records_digest_approver_interface_time_and_expiry(lake: Lak
     lake.verify()
 
 
-def test_an_approval_that_does_not_hand_the_mark_over_writes_no_summary(lake: Lake) -> None:
+def test_no_summary_is_written_unless_the_approval_hands_the_mark_over(lake: Lake) -> None:
     """Without a summary the reference collector refuses to sweep the mark."""
     lake.add_mark()
     lake.approve()
@@ -74,7 +74,7 @@ def test_an_approval_that_does_not_hand_the_mark_over_writes_no_summary(lake: La
 
 
 def test_an_expired_approval_can_be_renewed(lake: Lake) -> None:
-    """Until it is renewed, the mark is shown as expired and no sweep starts."""
+    """Until then, the status is 'approval expired', and no sweep starts."""
     lake.add_mark()
     approval = lake.approve(until=lake.now + timedelta(hours=1))
     late = approval.until
@@ -97,7 +97,7 @@ TRIPPED: dict[str, dict[str, Any]] = {
     "jump": {"counts": COUNTS, "previous": {**PREVIOUS_MARK, "counts": {**COUNTS, "expired": 10}}},
     "live": {"counts": {**COUNTS, "live": 0}},
     "listing": {"previous": {**PREVIOUS_MARK, "counts": {**COUNTS, "candidates": 900_000}}},
-    "others": {"facts": {"committed_addresses": {"elsewhere": {"unread": {"lost": "not with these rights"}}}}},
+    "others": {"facts": {"committed_addresses": {"elsewhere": {"unread": {"lost": "not with these permissions"}}}}},
     "age": {"start": timedelta(days=8)},
 }
 
@@ -146,8 +146,8 @@ def test_the_brake_for_an_unreadable_repository_is_released_only_by_naming_that_
     assert_refused(lake, WrongUsage, "there is no brake", released={"share/lost": "so"})
 
 
-def test_max_share_brake_stops_unexpected_growth(lake: Lake) -> None:
-    """If ten times as many objects would be deleted as by the previous mark, two brakes have to be released by name.
+def test_two_brakes_stop_unexpected_growth(lake: Lake) -> None:
+    """If a mark would delete many times as many objects as the previous one, two brakes have to be released by name.
 
     apache/iceberg#14319
     """
@@ -170,7 +170,7 @@ def test_each_tripped_brake_needs_its_own_release(lake: Lake) -> None:
     assert lake.approve(released={"share": "so", "live": "so"}).released.keys() == {"share", "live"}
 
 
-def test_the_age_brake_measures_the_age_that_the_mark_would_have_when_the_approval_expires(lake: Lake) -> None:
+def test_the_age_brake_measures_how_old_the_mark_would_be_when_the_approval_expires(lake: Lake) -> None:
     """Without this, an approval could outlast the age that the brake allows."""
     lake.add_mark()
     until = lake.finished + LIMITS.age + timedelta(seconds=1)
@@ -202,7 +202,7 @@ def test_a_release_of_an_unknown_brake_or_without_a_readable_reason_is_refused(
 
 
 def test_an_unknown_mark_is_refused(lake: Lake) -> None:
-    """An id that can't be the id of a mark is refused, too."""
+    """Ids that no mark can have are also refused."""
     assert_refused(lake, WrongUsage, "there is no mark m1")
     assert_refused(lake, WrongUsage, "there is no mark ../m1", name="../m1")
     assert_refused(lake, WrongUsage, "can't be a mark id", name="m 1")
@@ -256,7 +256,7 @@ def test_an_approval_dated_before_the_mark_finished_is_refused(lake: Lake, early
 
 
 def test_an_approval_dated_before_a_revocation_is_refused(lake: Lake) -> None:
-    """An approval decided before the last one was revoked is not a new approval."""
+    """An approval that was decided before the last one was revoked is not a new approval."""
     lake.add_mark()
     approval = lake.approve()
     lake.revoke()
@@ -322,7 +322,8 @@ def test_an_approval_that_would_already_have_expired_is_refused(lake: Lake) -> N
 
 
 def test_a_store_without_conditional_writes_is_refused(lake: Lake) -> None:
-    """Two people who approve at once could overwrite each other's approval, unless there is only one deployment."""
+    """Two people who approve at the same time could overwrite each other's approval. The setting for a single
+    deployment allows such a store."""
     lake.add_mark()
     capabilities = replace(lake.place.store().capabilities, conditional_writes=False)
     weak = replace(lake.proposal(), target=replace(lake.target, place=replace(lake.place, capabilities=capabilities)))
@@ -363,8 +364,8 @@ ALTERED: dict[str, Callable[[bytes], bytes | None]] = {
 @pytest.mark.parametrize("file", FILES)
 @pytest.mark.parametrize("how", ALTERED)
 def test_a_set_with_an_altered_file_is_neither_approved_nor_swept(lake: Lake, how: str, file: str) -> None:
-    """A file that was altered, extended or removed is named, before the approval and after it; no sweep begins or
-    resumes."""
+    """The error names a file that was altered, extended or removed, both before and after the approval. No sweep begins
+    or resumes."""
     lake.add_mark()
     path = lake.folder / key_of(file)
     whole = path.read_bytes()
@@ -400,7 +401,7 @@ ADDED = (
 
 @pytest.mark.parametrize("file", ADDED)
 def test_a_set_with_an_added_file_is_neither_approved_nor_swept(lake: Lake, file: str) -> None:
-    """A file that the mark doesn't record is named, before the approval and after it."""
+    """The error names a file that the mark doesn't record, both before and after the approval."""
     lake.add_mark()
     lake.place.store().write(key_of(file), b"x")
 
@@ -430,7 +431,7 @@ def test_unrecorded_files_of_retried_tasks_are_removed_before_a_mark_is_finished
 
 
 def test_files_that_a_sweep_wrote_do_not_count_as_added_to_the_set(lake: Lake) -> None:
-    """Receipts and re-verifications of a sweep that resumes don't change the set."""
+    """Receipts and re-verifications of a resumed sweep don't change the set."""
     lake.add_mark()
     lake.approve()
     for name in ("receipts/0001/part-0.parquet", "verifications/0001/mark.json", "sweep.json", "undone/part-0.parquet"):
@@ -455,7 +456,7 @@ def test_a_mark_whose_record_does_not_match_its_digest_is_refused(lake: Lake) ->
 
 
 def test_an_approval_does_not_count_if_the_record_and_its_digest_were_altered(lake: Lake) -> None:
-    """A record that matches its digest again is still not the approved one."""
+    """Even if the altered record matches its altered digest, it is not the approved record."""
     mark = lake.add_mark()
     lake.approve()
     altered = replace(lake.record(), counts={**mark.record.counts, "expired": 1})
@@ -538,8 +539,9 @@ PLANTED = (
 
 
 @pytest.mark.parametrize("key", PLANTED)
-def test_only_keys_inside_namespace_ever_deleted(lake: Lake, key: str) -> None:
-    """A mark with a key outside the namespace, or one that leads outside, is refused though all its hashes match.
+def test_a_mark_with_a_key_outside_the_namespace_cannot_be_approved(lake: Lake, key: str) -> None:
+    """A mark with a key outside the namespace, or with one that leads out of it, is refused even though all its hashes
+    match.
 
     treeverse/lakeFS#4221
     """
@@ -605,7 +607,7 @@ def test_approving_writes_the_summary_last_and_revoking_removes_it_first(
 def test_an_approval_whose_revocation_was_interrupted_does_not_count(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once the record is written the approval no longer counts; another revocation or approval replaces the rest."""
+    """Once the record is written, the approval no longer counts. A new revocation or approval replaces what is left."""
     lake.add_mark()
     approval = lake.approve()
     with monkeypatch.context() as patch:
@@ -666,7 +668,7 @@ def test_the_second_of_two_simultaneous_approvals_is_refused(lake: Lake) -> None
     lake.verify()
 
 
-def test_if_a_sweep_and_a_revocation_race_the_second_is_refused(lake: Lake) -> None:
+def test_when_a_sweep_and_a_revocation_race_the_later_one_is_refused(lake: Lake) -> None:
     """Once a sweep has started, revoking is refused; once the approval is revoked, no sweep starts."""
     lake.add_mark()
     lake.approve()
@@ -686,7 +688,7 @@ def test_if_a_sweep_and_a_revocation_race_the_second_is_refused(lake: Lake) -> N
 
 
 def test_a_slow_approval_does_not_overwrite_a_later_one(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An approval is interrupted between its two writes; meanwhile it is revoked and somebody else approves."""
+    """An approval is interrupted between its two writes. In the meantime, it is revoked and somebody else approves."""
     lake.add_mark()
     written = approve.write_recorded_approval
     later: list[Approval] = []
@@ -705,7 +707,7 @@ def test_a_slow_approval_does_not_overwrite_a_later_one(lake: Lake, monkeypatch:
 
 
 def test_a_slow_revocation_does_not_end_a_later_approval(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A revocation is interrupted; meanwhile somebody else approves."""
+    """A revocation is interrupted. In the meantime, somebody else approves."""
     lake.add_mark()
     lake.approve()
     noted = approve.record_end

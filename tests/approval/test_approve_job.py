@@ -1,4 +1,4 @@
-"""Approvals in Dagster's UI: the job `approve` approves a mark; an event that is reported by hand doesn't."""
+"""Approvals in Dagster's UI: the job `approve` approves a mark; an event that is reported by hand approves nothing."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def events(instance: dg.DagsterInstance, lake: Lake) -> list[Mapping[str, Any]]:
 
 
 def test_the_job_approves_the_set_whose_digest_is_given(lake: Lake, instance: dg.DagsterInstance) -> None:
-    """The approval is written to the namespace. Its event shows the digest, counts, bytes, released brakes and when it
-    ends."""
+    """The approval is written to the namespace. Its event shows the digest, counts, bytes, released brakes and when the
+    approval ends."""
     digest = lake.add_mark().record.digest
     assert digest is not None
 
@@ -127,7 +127,7 @@ def test_a_swept_mark_is_not_approved_a_second_time(lake: Lake, instance: dg.Dag
 
 
 def test_the_launchpad_leaves_the_fields_of_an_approval_empty() -> None:
-    """Name and digest have to be typed: the template of a partition leaves them empty."""
+    """The approver has to type the name and digest: the template of a partition leaves them empty."""
     config = defs.resolve_job_def(approve_job.name).partitioned_config
     assert config is not None
     assert config.get_run_config_for_partition_key("lake:m1").items() >= APPROVE_TEMPLATE.items()

@@ -1,4 +1,4 @@
-"""Approvals by a written policy: announced, revocable, checked again when they are due, and never forged (invariant 7).
+"""Approvals by a policy: announced, revocable, checked again when they are due, and never forged (invariant 7).
 
 The sandbox's clock is set, so that days pass between two steps of a test.
 """
@@ -124,7 +124,7 @@ def test_marks_that_do_not_qualify_are_not_announced(fleet: Fleet) -> None:
         assert read_announcement(fleet.lake.place, mark_id) is None
 
 
-def test_todays_settings_decide(fleet: Fleet) -> None:
+def test_the_current_settings_decide_whether_a_mark_is_announced(fleet: Fleet) -> None:
     """A mark that would be too old when the approval is due isn't announced either."""
     fleet.add_marks()
     usual = dict(fleet.options)
@@ -154,7 +154,7 @@ def announced(fleet: Fleet) -> Fleet:
     return fleet
 
 
-def test_another_policy_makes_a_new_announcement_with_a_new_waiting_time(fleet: Fleet) -> None:
+def test_a_changed_policy_makes_a_new_announcement_with_a_new_waiting_time(fleet: Fleet) -> None:
     announced(fleet).wait(DAY + HOUR)
     fleet.tick(auto_approve_max_share="0.02")
 
@@ -167,7 +167,7 @@ def test_another_policy_makes_a_new_announcement_with_a_new_waiting_time(fleet: 
 
 
 def test_a_mark_that_no_longer_qualifies_when_it_is_due_is_not_approved(fleet: Fleet) -> None:
-    """The brake for the mark's age trips only then: nothing happened for days."""
+    """Only the brake for the mark's age trips, because days have passed."""
     announced(fleet).wait(8 * DAY)
 
     assert "the brake age has tripped" in fleet.tick().sentence
@@ -207,7 +207,7 @@ def test_rules_that_were_changed_on_the_server_prevent_the_approval(fleet: Fleet
 
 
 def test_only_the_newest_finished_mark_is_approved(fleet: Fleet) -> None:
-    """A mark that finished meanwhile is announced instead, with its own waiting time."""
+    """A mark that finishes in the meantime is announced instead, with its own waiting time."""
     announced(fleet).wait(DAY + HOUR)
     fleet.add_mark("m2", start=fleet.lake.now - HOUR)
     assert "mark m2 was announced" in fleet.tick().sentence
@@ -234,7 +234,8 @@ def test_a_mark_that_finishes_during_the_approval_prevents_it(fleet: Fleet, monk
 
 
 def test_nothing_is_announced_or_approved_while_clocks_differ(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store's clock jumps, and the waiting time seems to have passed; or it was behind when it was announced."""
+    """The store's clock jumps ahead, so that the waiting time seems to have passed; or it was behind when the mark was
+    announced."""
     fleet.add_marks()
     server_time = LakeFS.server_time
     monkeypatch.setattr(LakeFS, "server_time", lambda lakefs, server: server_time(lakefs, server) + HOUR)
@@ -251,8 +252,10 @@ def test_nothing_is_announced_or_approved_while_clocks_differ(fleet: Fleet, monk
     fleet.assert_not_approved()
 
 
-def test_two_daemons_approve_once(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both find the mark due. One of them writes the approval, and the other one stops."""
+def test_a_mark_that_two_daemons_approve_at_once_is_approved_once(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both find that the mark is due. One of them writes the approval, and the other one stops."""
     announced(fleet).wait(DAY + HOUR)
     both, check = threading.Barrier(2), auto_approval.check_unchanged
 
@@ -270,7 +273,7 @@ def test_two_daemons_approve_once(fleet: Fleet, monkeypatch: pytest.MonkeyPatch)
     fleet.lake.verify()
 
 
-def test_two_daemons_announce_once(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mark_that_two_daemons_announce_is_announced_once(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first announcement is kept, with its time."""
     fleet.add_marks()
     check = auto_approval.check_unchanged
@@ -289,8 +292,8 @@ def test_two_daemons_announce_once(fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 # --- revoking ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_revoked_announcement_is_withdrawn_for_good(fleet: Fleet) -> None:
-    """Not even another policy announces the mark again. A person can approve it."""
+def test_a_mark_whose_announcement_was_revoked_is_never_announced_again(fleet: Fleet) -> None:
+    """A changed policy doesn't announce it either. A person can still approve it."""
     announced(fleet).lake.revoke()
     assert fleet.announcement().revoked is not None
     fleet.wait(2 * DAY)
@@ -304,8 +307,8 @@ def test_a_revoked_announcement_is_withdrawn_for_good(fleet: Fleet) -> None:
     fleet.lake.verify()
 
 
-def test_a_revoked_approval_is_never_given_again(fleet: Fleet) -> None:
-    """Neither the policy's nor a person's."""
+def test_a_policy_never_approves_a_mark_whose_approval_was_revoked(fleet: Fleet) -> None:
+    """Not even if the announcement, which records the revocation, is deleted."""
     fleet.approve()
     fleet.lake.revoke()
     assert "revoked the announcement" in fleet.tick().sentence
@@ -326,8 +329,8 @@ def test_a_mark_that_a_person_approved_and_revoked_is_not_announced(fleet: Fleet
     assert not fleet.file.exists()
 
 
-def test_a_revocation_during_the_approval_wins(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It comes right after everything was checked, and right before the mark becomes approved."""
+def test_a_revocation_during_the_approval_prevents_it(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The revocation comes after everything was checked, and right before the mark becomes approved."""
     announced(fleet).wait(DAY + HOUR)
     give = auto_approval.approve
 
@@ -343,8 +346,8 @@ def test_a_revocation_during_the_approval_wins(fleet: Fleet, monkeypatch: pytest
         fleet.lake.verify()
 
 
-def test_a_revocation_of_an_announcement_also_revokes_the_approval_given_meanwhile(fleet: Fleet) -> None:
-    """The person saw a mark that was merely announced."""
+def test_revoking_an_announcement_also_revokes_the_approval_that_followed_it(fleet: Fleet) -> None:
+    """When the person looked, the mark was only announced."""
     announced(fleet).wait(DAY + HOUR)
     seen = fleet.lake.proposal()
     assert fleet.tick().approval is not None
@@ -357,7 +360,7 @@ def test_a_revocation_of_an_announcement_also_revokes_the_approval_given_meanwhi
     assert (approval.ended or {})["who"] == "Grace"
 
 
-def test_a_revocation_that_comes_after_the_sweep_began_does_not_claim_success(fleet: Fleet) -> None:
+def test_an_announcement_cannot_be_revoked_once_the_sweep_has_begun(fleet: Fleet) -> None:
     announced(fleet).wait(DAY + HOUR)
     seen = fleet.lake.proposal()
     fleet.tick()
@@ -367,8 +370,8 @@ def test_a_revocation_that_comes_after_the_sweep_began_does_not_claim_success(fl
         revoke(seen, who="Grace", now=fleet.lake.now)
 
 
-def test_an_announcement_that_was_revoked_or_removed_stops_the_sweep(fleet: Fleet) -> None:
-    """Even if the process that approved the mark was killed before it noticed."""
+def test_a_sweep_is_refused_if_the_announcement_was_revoked_or_removed(fleet: Fleet) -> None:
+    """This holds even if the process that approved the mark was killed before it noticed."""
     fleet.approve()
     data = fleet.file.read_bytes()
     withdraw_announcement(fleet.lake.place, "m1", digest="", who="Grace", now=fleet.lake.now)
@@ -414,7 +417,7 @@ DAMAGED: Mapping[str, tuple[Any, type[LakegcError], str]] = {
 
 
 def test_a_damaged_announcement_stops_the_approval_and_is_kept(fleet: Fleet) -> None:
-    """The message says what is wrong. A person has to look: the file isn't replaced."""
+    """The message says what is wrong. The file isn't replaced, so that a person can look at it."""
     announced(fleet).wait(DAY + HOUR)
     intact = fleet.file.read_bytes()
     for case, (damage, kind, words) in DAMAGED.items():
@@ -427,7 +430,7 @@ def test_a_damaged_announcement_stops_the_approval_and_is_kept(fleet: Fleet) -> 
         fleet.assert_not_approved()
 
 
-def test_an_announcement_dated_back_waits_from_the_time_when_the_store_got_it(fleet: Fleet) -> None:
+def test_the_waiting_time_of_a_backdated_announcement_starts_when_it_was_stored(fleet: Fleet) -> None:
     """Without a key, anyone who can write to the bucket can write any time into the file."""
     announced(fleet).wait(HOUR)
     before = (fleet.lake.now - 5 * DAY).isoformat()
@@ -439,7 +442,7 @@ def test_an_announcement_dated_back_waits_from_the_time_when_the_store_got_it(fl
     fleet.assert_not_approved()
 
 
-def test_with_a_key_an_approval_is_announced_and_given(signed: Fleet) -> None:
+def test_with_a_key_a_mark_is_announced_and_approved(signed: Fleet) -> None:
     signed.approve()
 
     signed.lake.verify()
@@ -469,14 +472,14 @@ def test_with_a_key_an_announcement_copied_from_another_mark_does_not_count(sign
 
 
 def test_with_a_key_an_unsigned_mark_prevents_announcements(signed: Fleet) -> None:
-    """It may be newer than the others, or hide what they would be compared with."""
+    """The unsigned mark may be newer than the others, or the one that they would be compared with."""
     signed.add_marks()
     Fleet(replace(signed.lake, target=target_of(signed.lake.sandbox.settings, signed.lake.name))).add_mark("m9")
 
     assert "1 mark can't be read: m9" in signed.tick().sentence
 
 
-def test_with_a_key_a_revoked_announcement_that_was_put_back_does_not_count(signed: Fleet) -> None:
+def test_with_a_key_a_restored_revoked_announcement_does_not_count(signed: Fleet) -> None:
     announced(signed)
     data = signed.file.read_bytes()
     signed.lake.revoke()
@@ -488,8 +491,8 @@ def test_with_a_key_a_revoked_announcement_that_was_put_back_does_not_count(sign
     signed.assert_not_approved()
 
 
-def test_an_announcement_is_not_signed_anew_without_the_key(signed: Fleet) -> None:
-    """A process without the key neither approves nor revokes."""
+def test_without_the_key_a_signed_announcement_is_neither_approved_nor_revoked(signed: Fleet) -> None:
+    """A process without the key can't sign the announcement again."""
     lake = replace(signed.lake, target=target_of(signed.lake.sandbox.settings, signed.lake.name))
     announced(signed).wait(DAY + HOUR)
     with pytest.raises(Refused, match="LAKEGC_SIGNING_KEY"):
@@ -507,7 +510,7 @@ def replace_key(fleet: Fleet) -> Settings:
 # --- the sweep --------------------------------------------------------------------------------------------------------
 
 
-def test_what_the_policy_relied_on_binds_the_sweep_whatever_the_settings_are_then(fleet: Fleet) -> None:
+def test_the_quarantine_and_backup_that_the_policy_relied_on_apply_even_if_the_settings_change(fleet: Fleet) -> None:
     fleet.approve(backup_to="/backups")
     approval = fleet.lake.approval()
     fleet.options |= {"sweep_quarantine": "false"}
@@ -517,7 +520,7 @@ def test_what_the_policy_relied_on_binds_the_sweep_whatever_the_settings_are_the
     assert options_in_force(SweepOptions(), fleet.settings, None) == SweepOptions()
 
 
-def test_a_backup_in_another_location_does_not_replace_the_one_that_the_policy_relied_on(fleet: Fleet) -> None:
+def test_a_backup_in_a_different_location_does_not_replace_the_one_that_the_policy_relied_on(fleet: Fleet) -> None:
     fleet.approve(backup_to="/backups")
     approval = fleet.lake.approval()
     fleet.options["backup_to"] = "/tmp/scratch"

@@ -37,14 +37,14 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
 
 @dataclass
 class Daemon:
-    """A daemon that evaluates the sensors for one repository with a policy, and for others."""
+    """A daemon that evaluates the sensor for one repository with a policy, and for others without one."""
 
     fleet: Fleet
     instance: dg.DagsterInstance
     others: tuple[str, ...] = ()
 
     def tick(self, **options: str) -> str:
-        """Evaluate the sensor once, with these options of the settings from now on. Returns what it says."""
+        """Evaluate the sensor once, with these options of the settings from now on. Returns the message of the tick."""
         self.fleet.options |= options
         included = ",".join((self.fleet.lake.name, *self.others))
         with environment({**self.fleet.known, "repositories_include": included}), self.context(None) as context:
@@ -74,7 +74,7 @@ def daemon(lake: Lake, instance: dg.DagsterInstance) -> Daemon:
     return Daemon(Fleet(lake), instance)
 
 
-def test_the_sensor_announces_and_approves_and_the_sweep_is_requested_once(daemon: Daemon) -> None:
+def test_the_sensor_announces_and_approves_a_mark_whose_sweep_is_then_requested_once(daemon: Daemon) -> None:
     fleet, instance = daemon.fleet, daemon.instance
     digest = fleet.add_marks().record.digest
     before = instance.fetch_materializations(APPROVAL, limit=1).records
@@ -92,7 +92,7 @@ def test_the_sensor_announces_and_approves_and_the_sweep_is_requested_once(daemo
 
 
 def test_an_approval_that_a_killed_daemon_did_not_report_is_reported_by_the_next_tick(daemon: Daemon) -> None:
-    """Otherwise the approved mark would never be swept."""
+    """If it weren't reported, the approved mark would never be swept."""
     daemon.fleet.approve()
     assert daemon.events() == []
 
@@ -117,7 +117,7 @@ def test_an_approval_that_an_earlier_version_reported_under_its_key_is_not_repor
 def test_a_failing_repository_does_not_hold_up_the_others(
     daemon: Daemon, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its error is reported. A bug fails the tick, but only after all others."""
+    """Its error is reported. A bug fails the tick, but only after all other repositories."""
     damaged = lake.sandbox.create(f"{lake.name}-damaged").id
     (lake.sandbox.local_path / damaged / "_lakefs/retention/gc/lakegc/m1").mkdir(parents=True)
     (lake.sandbox.local_path / damaged / "_lakefs/retention/gc/lakegc/m1/mark.json").write_bytes(b"{")
@@ -143,8 +143,8 @@ def test_a_repository_without_auto_approve_is_left_alone(daemon: Daemon) -> None
     assert not daemon.fleet.file.exists()
 
 
-def test_a_slow_repository_is_decided_once_and_reported_by_a_later_tick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tick doesn't wait for it, and the next one doesn't begin it again."""
+def test_a_slow_repository_is_evaluated_once_and_reported_by_a_later_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tick doesn't wait for it, and the next tick doesn't start it again."""
     goes_on, begun = threading.Event(), []
 
     def decide(name: str) -> Decision:
@@ -163,7 +163,7 @@ def test_a_slow_repository_is_decided_once_and_reported_by_a_later_tick(monkeypa
     assert begun.count("slow") == 1
 
 
-def test_the_sensor_says_if_the_server_is_unreachable(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sensor_reports_an_unreachable_server(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise Unavailable("the server is away")
 

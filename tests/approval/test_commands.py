@@ -99,7 +99,7 @@ def test_a_printed_command_releases_no_brake_until_its_placeholder_is_replaced_b
 def test_approve_latest_approves_the_newest_finished_mark(
     lakegc: Lakegc, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The digest has to be that mark's; the digest of another mark is refused."""
+    """The given digest has to be that of this mark; the digest of a different mark is refused."""
     lake.add_mark(start=lake.finished - timedelta(hours=1))
     newest = lake.add_mark(["data/s/z"], "m2")
     settings = lake.sandbox.settings
@@ -111,7 +111,7 @@ def test_approve_latest_approves_the_newest_finished_mark(
 
 
 def test_end_of_input_approves_nothing(lakegc: Lakegc, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-D is a refusal, and not reported as a bug in lakegc."""
+    """Ctrl-D counts as a refusal, not as a bug in lakegc."""
     lake.add_mark()
     type_answer(monkeypatch, "")
     monkeypatch.setattr("builtins.input", mock.Mock(side_effect=EOFError))
@@ -180,7 +180,7 @@ def test_contradictory_or_invalid_options_are_refused(
 
 
 def test_each_release_is_paired_with_its_reason(lakegc: Lakegc, lake: Lake) -> None:
-    """Without releases the tripped brakes are named."""
+    """If no brake is released, the error names the tripped ones."""
     lake.add_mark(counts={**COUNTS, "expired": 60_000, "live": 0})
 
     approve_by_script(lakegc, lake).stopped(3, "share: 60.0 % of all objects", "live: nothing")

@@ -57,7 +57,7 @@ def verify(lake: Lake, name: str = "t1", **when: Any) -> None:
 
 
 def later(lake: Lake) -> dict[str, Any]:
-    """Options for an approval dated later than any file that exists now."""
+    """Options for an approval dated later than any existing file."""
     return {"now": lake.now + timedelta(seconds=1)}
 
 
@@ -111,7 +111,7 @@ def test_the_reference_collectors_own_summary_is_never_removed(lake: Lake) -> No
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("how", ["altered", "added", "dropped"])
 def test_a_foreign_mark_altered_after_review_or_approval_is_refused(lake: Lake, how: str, layout: str) -> None:
-    """A file may be altered, added or removed."""
+    """Altering, adding or removing a file is enough."""
     folder = lake.folder / write_foreign_mark(lake, layout, ("data/s/a",), ("data/s/b",))
     proposal = lake.proposal("t1")
     approval = lake.approve("t1", **later(lake))
@@ -132,7 +132,7 @@ def test_a_foreign_mark_altered_after_review_or_approval_is_refused(lake: Lake, 
 
 
 def test_a_foreign_mark_with_damaged_parquet_is_refused(lake: Lake) -> None:
-    """The damaged file is named."""
+    """The error names the damaged file."""
     folder = write_foreign_mark(lake)
     alter_file(lake.folder / folder / "part-00001-x.snappy.parquet", lambda data: data[:-9])
 

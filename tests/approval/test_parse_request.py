@@ -13,7 +13,7 @@ DIGEST = "0123456789abcdef" * 4
 
 @pytest.mark.parametrize(("text", "kept"), [("Ada", "Ada"), ("  Ada\n Lovelace ", "Ada Lovelace"), ("a:b;c", "a:b;c")])
 def test_a_name_or_reason_is_collapsed_to_one_line(text: str, kept: str) -> None:
-    """Each run of white space becomes one blank; nothing else changes."""
+    """Each run of white space becomes a single space; nothing else changes."""
     assert single_line(text, "the name") == kept
 
 
@@ -35,7 +35,8 @@ def test_a_name_that_is_empty_unprintable_or_too_long_is_refused(text: str, why:
 
 
 def test_only_known_brakes_can_be_released() -> None:
-    """An unknown name is refused with the closest or with all. An unreadable repository is released by its name."""
+    """The error about an unknown name suggests the closest one, or lists all. An unreadable repository is released by
+    its name."""
     names = ["others/lake" if name == "others" else name for name in BRAKES]
     assert [known_brake(name) for name in names] == names
     for unknown in ("jumps", "all", "jump/lake", ""):
@@ -46,7 +47,7 @@ def test_only_known_brakes_can_be_released() -> None:
 
 
 def test_the_first_twelve_characters_of_a_digest_suffice() -> None:
-    """Case doesn't matter. Another digest is left as given, and refused later as another set's."""
+    """Case doesn't matter. The digest of a different set is accepted here, and refused later."""
     assert complete_digest(f" {DIGEST[:12].upper()} ", DIGEST) == DIGEST
     assert complete_digest(DIGEST, DIGEST) == DIGEST
     assert complete_digest("f" * 12, DIGEST) == "f" * 12
