@@ -1,4 +1,4 @@
-"""Fixtures of backups: the command line, and the stores of the suite."""
+"""Fixtures for backups: the command line, and the stores of the test suite."""
 
 from __future__ import annotations
 

@@ -108,8 +108,8 @@ def test_with_a_configured_backup_a_sweep_deletes_only_objects_in_the_backup(lak
     assert len(lake.contents()) == len(before) - 6
 
 
-def test_backup_restore_round_trip_nested_keys_bytes_equal(lake: Lake, tmp_path: Path) -> None:
-    """After backup, sweep and restore every object has its bytes under its full key, and lakeFS reads it.
+def test_a_restored_backup_has_the_same_bytes_under_the_same_nested_keys(lake: Lake, tmp_path: Path) -> None:
+    """After backup, sweep and restore, every object has its bytes under its full key, and lakeFS reads it.
 
     treeverse/lakeFS#4775
     """

@@ -80,7 +80,8 @@ def files(folder: Path) -> set[str]:
 def test_an_incomplete_backup_has_no_summary_and_cannot_be_restored(
     commands: Commands, lake: ApprovalLake, tmp_path: Path
 ) -> None:
-    """The object that couldn't be copied is named."""
+    """The error names the object that couldn't be copied. Once the cause is removed, the same command completes the
+    backup."""
     to, folder = str(tmp_path / "to"), tmp_path / "to" / lake.name / "m1"
     lake.add_mark(ADDRESSES)
     write_objects(lake, ADDRESSES)
@@ -96,10 +97,10 @@ def test_an_incomplete_backup_has_no_summary_and_cannot_be_restored(
     assert (outcome["marked"], outcome["subject"]["digest"]) == (4, lake.record().digest)
 
 
-def test_a_destination_with_a_backup_of_another_set_under_the_same_mark_id_is_refused(
+def test_a_destination_with_a_backup_of_a_different_set_under_the_same_mark_id_is_refused(
     commands: Commands, lake: ApprovalLake, tmp_path: Path
 ) -> None:
-    """Another mark may have had the same id."""
+    """An earlier mark may have had the same id."""
     to = str(tmp_path / "to")
     lake.add_mark(ADDRESSES)
     write_objects(lake, ADDRESSES)
@@ -141,7 +142,7 @@ def test_a_backup_counts_vanished_and_changed_objects_and_a_restore_names_missin
     assert lake.place.store().read("data/s/two\nlines") == b"1"
 
 
-def test_a_restore_drill_names_altered_copies_and_leaves_nothing_behind(
+def test_a_restore_drill_reports_altered_copies_and_leaves_nothing_behind(
     commands: Commands, lake: ApprovalLake, tmp_path: Path
 ) -> None:
     """A sample is restored to a scratch location, compared and removed; nothing else is touched."""
@@ -211,7 +212,7 @@ def add_to_backup(lake: ApprovalLake, to: str, *addresses: str) -> None:
 
 def test_keys_that_no_mark_can_name_are_not_restored(commands: Commands, lake: ApprovalLake, tmp_path: Path) -> None:
     """The list of a backup isn't signed. Anyone who can write to it could plant marks, approvals, holds, summaries of
-    marks, or objects that other tools take for those."""
+    marks, or objects that other tools mistake for those."""
     to, listed = str(tmp_path / "to"), tmp_path / "keys"
     lake.add_mark(ADDRESSES)
     write_objects(lake, ADDRESSES)
@@ -283,7 +284,8 @@ def test_a_destination_without_write_access_is_refused_before_anything_is_copied
 
 
 class NoRepositories:
-    """Servers with no other repositories than those given. There is no permission to list those of `hidden`."""
+    """Servers with no repositories other than those given. Those of `hidden` can't be listed, for lack of
+    permission."""
 
     def __init__(self, *others: Repository, servers: tuple[str, ...] = ("",), hidden: str | None = None) -> None:
         self._others, self._hidden, self.servers = others, hidden, servers
@@ -341,7 +343,8 @@ def test_a_backup_in_another_repositorys_namespace_is_refused() -> None:
 
 
 def test_a_backup_in_the_namespace_of_another_servers_repository_is_refused(tmp_path: Path) -> None:
-    """Even if those of its own server can't be listed, and although each server's local adapter has its own folder."""
+    """It is refused even if the repositories of its own server can't be listed, and although each server's local
+    adapter has its own folder."""
     place = Place(Namespace.parse("local://lake"), StoreSettings(local_path=str(tmp_path / "prod")), server="prod")
     target = Target(repository("prod/lake", "local://lake"), "local", place)
     lab = repository("lab/lake", "local://lake")

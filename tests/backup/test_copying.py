@@ -74,7 +74,7 @@ def test_bytes_keys_types_and_metadata_survive_backup_and_restore(task: Task, pr
 def test_objects_whose_keys_cannot_be_file_names_are_restored_to_their_keys(
     moto_server: MotoServer, tmp_path: Path
 ) -> None:
-    """Keys, types and metadata that files can't have are recorded in the log of the backup."""
+    """The backup's log records keys, types and metadata that files can't have."""
     moto_server.make_bucket("hostile")
     lake = Place(Namespace.parse("s3://hostile/ns"), moto_server.settings())
     task = Task(lake, folder_place(tmp_path))
@@ -183,8 +183,8 @@ def test_a_second_run_verifies_copies_that_are_missing_from_the_log(task: Task) 
     assert to.read(f"{FOLDER}objects/data/s/b") == b"wrong"
 
 
-def test_a_restore_overwrites_nothing_and_names_lost_or_altered_copies(task: Task, provider: Provider) -> None:
-    """The rest is restored."""
+def test_a_restore_overwrites_nothing_and_reports_lost_or_altered_copies(task: Task, provider: Provider) -> None:
+    """All other objects are restored."""
     names = [f"data/s/{tail}" for tail in ("same", "taken", "lacking", "altered", "back")]
     for name in names:
         task.write(name, b"right")
@@ -265,7 +265,7 @@ def test_an_object_that_replaced_a_copy_before_the_comparison_is_not_removed(
 
 @pytest.mark.parametrize("size", [0, 3])
 def test_a_copy_that_differs_is_removed(task: Task, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    """The store wrote different bytes from those it received."""
+    """The store wrote bytes that differ from those it received."""
     source, target = task.to.store(), task.store
     source.write("data/s/a", b"abc")
     streams, put = type(target.streams), type(target.streams).put

@@ -1,4 +1,4 @@
-"""The documented rclone commands on a mark's text list, run as they are: what they copy, and what they can't."""
+"""The documented rclone commands on a mark's text list, run exactly as shown: what they copy, and what they can't."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ class Lake:
     def run_and_kill(self, arguments: tuple[str, ...], store: Store, trace: str, **more: str) -> None:
         """Run a command and kill it once the first file of its log exists.
 
-        Its lease is removed, since it would take ten minutes to expire.
+        Its lease is removed, because it would take ten minutes to expire.
         """
         home = self.folder / "home"
         home.mkdir(exist_ok=True)
@@ -148,8 +148,8 @@ def lake(moto_server: MotoServer, lakegc: Lakegc, tmp_path: Path) -> Iterator[La
 
 @pytest.mark.skipif(not os.environ.get("LAKEGC_LONG_TESTS"), reason="takes minutes: set LAKEGC_LONG_TESTS=1")
 @pytest.mark.timeout(3000)
-def test_ten_thousand_hostile_names_survive_backup_sweep_and_restore(lake: Lake, tmp_path: Path) -> None:
-    """Afterwards every byte and all metadata are the same, and lakeFS reads the expired commit again."""
+def test_ten_thousand_objects_with_hostile_names_survive_backup_sweep_and_restore(lake: Lake, tmp_path: Path) -> None:
+    """Afterwards, all bytes and metadata are the same, and lakeFS reads the expired commit again."""
     served, to, folder = lake.served(), str(tmp_path / "backups"), mark_folder("m1")
     backups = parse_place(to, Settings().store_settings()).store()
 

@@ -98,7 +98,7 @@ def test_an_object_that_replaced_the_written_one_is_not_removed(provider: Provid
 
 
 def test_the_probe_detects_whether_copies_respect_conditions(provider: Provider) -> None:
-    """The probe leaves nothing behind."""
+    """The probe leaves no objects behind."""
     store = provider.open(provider.uri())
     properties = ObjectProperties(0, store.now(), None, "")
     scratch = "_lakefs/retention/gc/lakegc/.probe/x/"
@@ -161,7 +161,7 @@ def test_an_object_too_large_for_one_request_is_copied_in_parts_with_its_metadat
 
 
 def test_copying_or_reading_an_archived_object_raises_cold(moto_server: MotoServer, azurite: Azurite) -> None:
-    """Callers can tell it from all other failures."""
+    """Callers can distinguish it from all other failures."""
     from spark_resources.stores.transfer import InArchiveTier
 
     moto_server.make_bucket("cold")
@@ -191,7 +191,7 @@ def test_all_parts_but_the_last_have_the_same_length() -> None:
 
 
 def test_looking_up_or_copying_a_missing_object_raises_not_found(provider: Provider) -> None:
-    """Restores and sweeps rely on it."""
+    """Restores and sweeps rely on this."""
     source, target = two_stores(provider)
     streams = source.streams
 

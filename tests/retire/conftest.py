@@ -1,4 +1,4 @@
-"""Fixtures of retirements: repositories with old and newer marks, the command line, and Dagster's home."""
+"""Fixtures for retirements: repositories with old and newer marks, the command line, and Dagster's home."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lakegc retire` as it is used: what it shows, what it changes, and what it refuses."""
+"""`lakegc retire`: what it shows, what it changes, and what it refuses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ def document(lakegc: Lakegc, settings: dict[str, str], *arguments: str) -> dict[
     return found
 
 
-def test_the_command_shows_what_it_would_do_and_why_and_how_to_do_it(lakegc: Lakegc, lake: OldMarks) -> None:
+def test_the_command_shows_which_marks_it_would_retire_and_why_and_the_command_that_retires_them(
+    lakegc: Lakegc, lake: OldMarks
+) -> None:
     """The printed command does exactly that. The table says why the other marks are kept."""
     before = lake.files()
     shown = lakegc.output(lake.sandbox.settings, "retire", lake.repository, "--older-than", "10d")
@@ -40,7 +42,7 @@ def test_the_command_shows_what_it_would_do_and_why_and_how_to_do_it(lakegc: Lak
 
 
 def test_applying_also_removes_the_partitions_of_retired_marks(lakegc: Lakegc, lake: OldMarks) -> None:
-    """Also of those that another deployment retired earlier, but not those of kept marks."""
+    """It also removes those of marks that another deployment retired earlier, but not those of kept marks."""
     keys = [f"{lake.repository}:m{number}" for number in range(1, 5)]
     lakegc.in_memory.add_dynamic_partitions(str(PARTITIONS.name), keys)
     lake.retire(10 * timedelta(days=1), ("m1",))
@@ -51,7 +53,7 @@ def test_applying_also_removes_the_partitions_of_retired_marks(lakegc: Lakegc, l
 
 
 def test_the_age_comes_from_the_settings_unless_an_option_gives_it(lakegc: Lakegc, lake: OldMarks) -> None:
-    """Without either, the command is refused; an age without a unit isn't one."""
+    """Without either, the command is refused, and so is an age without a unit."""
     plain = lake.sandbox.settings
     lakegc(plain, "retire", lake.repository).stopped(2, "--older-than 90d", "LAKEGC_RETIRE_AFTER")
     lakegc(plain, "retire", lake.repository, "--older-than", "90").stopped(2, "--older-than: '90' is not a duration")
@@ -63,7 +65,8 @@ def test_the_age_comes_from_the_settings_unless_an_option_gives_it(lakegc: Lakeg
 
 
 def test_all_repositories_are_processed_even_if_one_is_busy(lakegc: Lakegc, sandbox: Sandbox, lake: OldMarks) -> None:
-    """Repositories without the setting are left alone, and named. One that can't be read is an error at the end."""
+    """Repositories without the setting are left alone, and the output names them. One that can't be read is an error at
+    the end."""
     busy, broken = (OldMarks(sandbox, sandbox.create(f"all-{kind}").id) for kind in ("busy", "broken"))
     for marks in (busy, broken):
         for number, age in enumerate((40, 3, 2), 1):
@@ -86,7 +89,9 @@ def test_all_repositories_are_processed_even_if_one_is_busy(lakegc: Lakegc, sand
 
 
 @pytest.mark.parametrize("arguments", [(), ("lake", "--all")])
-def test_either_one_repository_or_all_are_named(lakegc: Lakegc, sandbox: Sandbox, arguments: tuple[str, ...]) -> None:
+def test_exactly_one_of_a_repository_and_the_option_all_has_to_be_given(
+    lakegc: Lakegc, sandbox: Sandbox, arguments: tuple[str, ...]
+) -> None:
     lakegc(sandbox.settings, "retire", *arguments, "--older-than", "10d").stopped(2, "--all")
 
 
@@ -100,5 +105,5 @@ def test_named_marks_that_were_retired_earlier_are_mentioned(lakegc: Lakegc, lak
 
 @pytest.mark.parametrize(("span", "text"), [(timedelta(days=90), "90d"), (timedelta(hours=36), "129600s"),
                                             (timedelta(0), "0s")])  # fmt: skip
-def test_an_age_is_printed_as_the_option_takes_it(span: timedelta, text: str) -> None:
+def test_an_age_is_printed_in_the_form_that_the_option_accepts(span: timedelta, text: str) -> None:
     assert age_argument(span) == text

@@ -1,5 +1,5 @@
-"""Marks, a sweep with quarantine, incremental marks, a purge and retirements of one repository, as they follow each
-other in operation."""
+"""Marks, a sweep with quarantine, incremental marks, a purge and retirements of one repository, in the order of normal
+operation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FULL = MarkOptions(min_age=timedelta(0), allow_young=True, full=True)
 
 
 class Lake(OldMarks):
-    """A repository with real marks, beside another one, whose days the test lets pass."""
+    """A repository with real marks, beside another one. The test lets days pass."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         super().__init__(sandbox, "lake")
@@ -78,9 +78,10 @@ def refused(lakegc: Lakegc, lake: Lake, *arguments: str) -> None:
     lakegc(lake.sandbox.settings, *arguments).stopped(3, "m1 of lake was retired on", "lakegc report lake m1")
 
 
-def test_marks_are_retired_when_nothing_needs_them_any_more(lake: Lake, lakegc: Lakegc) -> None:
-    """At every point, what is kept is what the next steps need: the quarantine for an undo, the chain for incremental
-    marks, the base for one that was interrupted. Afterwards an incremental mark finds what a full one finds."""
+def test_marks_are_retired_once_nothing_needs_them(lake: Lake, lakegc: Lakegc) -> None:
+    """At every point, everything that the next steps need is kept: the quarantine for an undo, the chain for
+    incremental marks, and the base of an interrupted mark. Afterwards, an incremental mark finds the same objects as a
+    full one."""
     imported = lake.files_of_lake.put("main", "imported", b"imported")
     lake.files_of_lake.delete("main", ["imported"])
     full_address = f"local://lake/{imported.address}"
@@ -135,7 +136,8 @@ def test_marks_are_retired_when_nothing_needs_them_any_more(lake: Lake, lakegc: 
 
 
 def check_refusals(lake: Lake, lakegc: Lakegc) -> None:
-    """Nothing uses a retired mark as if it were intact, but what its sweep did can still be seen."""
+    """Check that nothing uses a retired mark as if it were intact, and that the outcome of its sweep can still be
+    shown."""
     settings = lake.sandbox.settings
     report = json.loads(lakegc.output(settings, "report", "lake", "m1", "--format", "json"))
     rows: list[dict[str, Any]] = json.loads(lakegc.output(settings, "status", "lake", "--format", "json"))["marks"]

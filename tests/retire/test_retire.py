@@ -1,4 +1,4 @@
-"""What a retirement removes, what it leaves, and what it can't be raced by."""
+"""What a retirement removes and what it leaves, and how it behaves in races with other processes."""
 
 from __future__ import annotations
 
@@ -46,9 +46,10 @@ def actions(lake: OldMarks) -> dict[str, Action]:
 
 
 def test_a_retirement_removes_exactly_the_files_of_old_marks(lake: OldMarks) -> None:
-    """Their records stay. Neighbors whose names begin alike stay, and so do the holds, the quarantine, the history, and
-    files in a mark's folder that lakegc doesn't know. Of a re-verification with an unreadable record, all parts stay
-    that may have addresses that other repositories refer to. Of restores, one file of each kind stays."""
+    """The records of the marks stay. Files with similar names beside them stay, and so do the holds, the quarantine,
+    the history, and files in a mark's folder that lakegc doesn't know. If a re-verification has an unreadable record,
+    all its parts stay that may have addresses to which other repositories refer. Of restores, one file of each kind
+    stays."""
     store = lake.target.place.store()
     others = {
         "lakegc/m1-other/expired_set/x.parquet", "lakegc/m10/receipts/x", "unified/m1x/y", "quarantine/m9/data/x",
@@ -83,10 +84,10 @@ def test_a_retirement_removes_exactly_the_files_of_old_marks(lake: OldMarks) -> 
         assert (one.files, one.bytes) == (len(mark_files), sum(len(before[key]) for key in mark_files))
 
 
-def test_what_later_marks_read_stays(lake: OldMarks) -> None:
-    """These are the notes on tables that are in use, and a re-verification that found references in other
-    repositories. One that found none is removed, beginning with its record, because it is read as long as it has
-    one."""
+def test_a_retirement_leaves_what_later_marks_read(lake: OldMarks) -> None:
+    """These are the notes on tables that are in use, and a re-verification that found references in other repositories.
+    A re-verification that found none is removed, beginning with its record, because its parts are read as long as it
+    has one."""
     place = lake.target.place
     notes = {f"{mark_folder('m1')}committed_addresses/table_notes/{name}" for name in ("_files.json", "x.parquet")}
     for key in notes:
@@ -113,7 +114,7 @@ def add_verification(lake: OldMarks, number: int, rows: int) -> None:
         place.store().write(root + key, b"x")
 
 
-def test_a_plan_changes_nothing(lake: OldMarks) -> None:
+def test_planning_a_retirement_changes_nothing(lake: OldMarks) -> None:
     before = lake.files()
 
     assert actions(lake) == {"m1": Action.RETIRE, "m2": Action.RETIRE, "m3": Action.KEEP, "m4": Action.KEEP}
@@ -134,7 +135,7 @@ def test_a_retired_mark_records_who_retired_it_and_when_and_stays_retired(lake: 
 
 
 def test_only_named_marks_are_retired(lake: OldMarks) -> None:
-    """One that is needed isn't, though it is named; one that doesn't exist is an error."""
+    """A named mark that is needed isn't retired. Naming one that doesn't exist is an error."""
     assert lake.retire(10 * DAY, ("m2", "m4")).applied == ["m2"]
     assert lake.record("m1").state is MarkState.MARKED
     with pytest.raises(WrongUsage, match="no mark m7"):
@@ -142,8 +143,8 @@ def test_only_named_marks_are_retired(lake: OldMarks) -> None:
 
 
 @pytest.mark.parametrize("folder", ["quarantine", "announcement", "approval", "damaged record", "lease"])
-def test_files_in_the_namespace_keep_a_mark(lake: OldMarks, folder: str) -> None:
-    """The status that the rules need is read from the files that other steps write."""
+def test_a_mark_is_kept_because_of_files_that_other_steps_wrote(lake: OldMarks, folder: str) -> None:
+    """The status that the rules need is read from these files."""
     place, now = lake.target.place, lake.sandbox.now()
     if folder == "quarantine":
         place.store().write(key_in_quarantine("m1", "data/x"), b"x")
@@ -162,7 +163,7 @@ def test_files_in_the_namespace_keep_a_mark(lake: OldMarks, folder: str) -> None
 
 
 def test_the_status_of_a_quarantine_is_read_from_the_files_of_its_sweep(lake: OldMarks) -> None:
-    """The report's time doesn't count alone: without a signing key, anyone who can write to the bucket could write an
+    """The report's time alone doesn't count: without a signing key, anyone who can write to the bucket could write an
     earlier one. An undo leaves a file that says that it began."""
     place, now, long_ago = lake.target.place, lake.sandbox.now(), lake.sandbox.now() - 300 * DAY
     report = Report(
@@ -199,8 +200,8 @@ def retire_until_killed(repository: str) -> None:
 
 
 def test_a_killed_retirement_is_finished_by_the_next_one(lake: OldMarks) -> None:
-    """Meanwhile the mark is retired for everybody, though most of its files still exist; what it frees is recorded as
-    of its beginning."""
+    """Until then, every process treats the mark as retired, though most of its files still exist. The record has the
+    number of files at the beginning of the retirement."""
     before = [key for key in lake.files() if "/m1/" in key]
     code = f"from tests.retire.test_retire import retire_until_killed; retire_until_killed({lake.repository!r})"
     with environment(lake.sandbox.settings):
@@ -230,8 +231,8 @@ def test_a_killed_retirement_is_finished_by_the_next_one(lake: OldMarks) -> None
 # --- races ----------------------------------------------------------------------------------------------------------
 
 
-def test_an_approval_between_the_decision_and_its_effect_wins(lake: OldMarks) -> None:
-    """An approval doesn't need the lease. Nothing is removed."""
+def test_a_mark_that_is_approved_after_the_decision_to_retire_it_is_not_retired(lake: OldMarks) -> None:
+    """An approval doesn't need the lease. No file is removed."""
     target, now = lake.target, later(lake.target.place.store(), lake.record("m1").finished)
     decided = {one.status.mark_id: one.mark for one in known_marks(target, DAY, now=now, holder=None)}
     give_approval(lake, "m1", now)
@@ -244,7 +245,7 @@ def test_an_approval_between_the_decision_and_its_effect_wins(lake: OldMarks) ->
     assert actions(lake)["m1"] is Action.KEEP
 
 
-def test_a_retirement_between_the_checks_of_an_approval_and_its_effect_wins(lake: OldMarks) -> None:
+def test_a_mark_that_is_retired_after_the_checks_of_its_approval_is_not_approved(lake: OldMarks) -> None:
     """No approval is written."""
     target = lake.target
     stale = Mark.open(target.place, "m1")
@@ -258,7 +259,7 @@ def test_a_retirement_between_the_checks_of_an_approval_and_its_effect_wins(lake
 
 
 def test_nothing_is_retired_while_another_run_holds_the_lease(lake: OldMarks) -> None:
-    """A mark could be reading the files of its base, and an undo those of its sweep."""
+    """A mark could be reading the files of its base, or an undo those of its sweep."""
     before = lake.files()
     hold_lease(lake.target.place.store(), "m4")
     with pytest.raises(LeaseHeld, match="someone is working on"):
@@ -267,8 +268,10 @@ def test_nothing_is_retired_while_another_run_holds_the_lease(lake: OldMarks) ->
     assert lake.files() == before
 
 
-def test_what_begins_before_the_lease_is_taken_counts(lake: OldMarks, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sweep of m1 quarantined objects after it was first decided to retire the mark."""
+def test_the_decision_to_retire_a_mark_is_made_again_once_the_lease_is_held(
+    lake: OldMarks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sweep of m1 quarantines objects after the first decision to retire the mark."""
     take = retirement.take_lease
 
     def take_after_a_sweep(*arguments: object, **named: object) -> object:
@@ -281,8 +284,8 @@ def test_what_begins_before_the_lease_is_taken_counts(lake: OldMarks, monkeypatc
     assert lake.record("m1").state is MarkState.MARKED
 
 
-def test_two_deployments_retire_a_mark_once(lake: OldMarks) -> None:
-    """One that decided before the other one was done changes nothing."""
+def test_a_mark_that_two_deployments_retire_is_retired_once(lake: OldMarks) -> None:
+    """A deployment that decided before the other one was done changes nothing."""
     target = lake.target
     decided = {one.status.mark_id: one.mark for one in known_marks(target, DAY, now=lake.sandbox.now(), holder=None)}
     lake.retire(10 * DAY)
@@ -295,7 +298,7 @@ def test_two_deployments_retire_a_mark_once(lake: OldMarks) -> None:
 
 
 def test_a_retirement_stops_when_its_lease_is_lost(lake: OldMarks, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another run may rely on what is left by then."""
+    """Another run may already rely on the remaining files."""
     monkeypatch.setattr(retirement, "FILES_PER_BATCH", 1)
     target = lake.target
     (first, *_) = known_marks(target, DAY, now=lake.sandbox.now(), holder=None)
