@@ -1,4 +1,4 @@
-"""Metrics: what is computed from records, and the file and the gateway that they are written to."""
+"""Metrics: what is computed from records, and the file and the push gateway that they are written to."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def values(gauges: list[Gauge]) -> dict[str, float]:
 # --- computing --------------------------------------------------------------------------------------------------------
 
 
-def test_the_newest_mark_and_all_waiting_ones_are_measured() -> None:
+def test_metrics_cover_the_newest_mark_and_all_marks_that_wait_for_approval() -> None:
     old = finished_record("old", start=START - timedelta(days=30))  # too old to be approved
     swept = finished_record("swept", start=START - timedelta(days=1), state=MarkState.SWEPT)
     empty = finished_record(
@@ -78,7 +78,7 @@ def test_the_newest_mark_and_all_waiting_ones_are_measured() -> None:
     assert found["lakegc_marks_waiting"] == 2
 
 
-def test_the_newest_sweep_and_all_freed_bytes_are_measured() -> None:
+def test_metrics_cover_the_newest_sweep_and_all_freed_bytes() -> None:
     purged = report("m0", ended=START - timedelta(days=3), objects={"purged": 5}, sizes={"purged": 500})
     found = values(repository_gauges([], [report(), purged], LIMITS, now=SOON))
 
@@ -90,14 +90,14 @@ def test_the_newest_sweep_and_all_freed_bytes_are_measured() -> None:
     assert "lakegc_marks_waiting" not in found
 
 
-def test_marks_of_an_earlier_format_are_left_out() -> None:
+def test_metrics_leave_out_marks_of_an_earlier_format() -> None:
     record = finished_record()
     object.__setattr__(record, "format", 1)
 
     assert repository_gauges([record], [], LIMITS, now=SOON) == []
 
 
-def test_names_follow_the_conventions_of_prometheus() -> None:
+def test_names_of_metrics_follow_the_conventions_of_prometheus() -> None:
     """Units are suffixes, and `_total` is only for counters, which these are not."""
     gauges = [*repository_gauges([finished_record()], [report()], LIMITS, now=SOON), *backup_gauges(backup())]
 
@@ -105,7 +105,7 @@ def test_names_follow_the_conventions_of_prometheus() -> None:
     assert len({gauge.name for gauge in gauges}) == len(gauges)
 
 
-def test_the_documented_metrics_are_those_that_are_published() -> None:
+def test_exactly_the_documented_metrics_are_published() -> None:
     page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
     rows = "".join(re.findall(r"^\| `lakegc_.*$", page, re.MULTILINE))
     gauges = [*repository_gauges([finished_record()], [report()], LIMITS, now=SOON), *backup_gauges(backup())]
@@ -152,7 +152,7 @@ def write_often(path: Path, name: str, start: Any) -> None:
         write(path, f"{name}-{number}", number)
 
 
-def test_processes_that_write_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
+def test_processes_that_write_at_the_same_time_lose_no_series(tmp_path: Path) -> None:
     path, context = tmp_path / "lakegc.prom", multiprocessing.get_context("fork")
     names, start = ("lake-a", "lake-b", "lake-c"), context.Barrier(3)
     processes = [context.Process(target=write_often, args=(path, name, start)) for name in names]
@@ -167,7 +167,7 @@ def test_processes_that_write_at_the_same_time_lose_nothing(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("content", [b"root:x:0:0:root:/root:/bin/bash\n", b"\xff\xfe\x00", b'{"json": 1}'])
-def test_a_file_of_another_kind_is_not_overwritten(tmp_path: Path, content: bytes) -> None:
+def test_a_file_without_metrics_is_not_overwritten(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "passwd.prom"
     path.write_bytes(content)
     with pytest.raises(LakegcError, match="is not a file of metrics, so it wasn't overwritten"):
@@ -190,7 +190,7 @@ def test_an_unwritable_file_is_an_error_that_says_what_to_do(tmp_path: Path) -> 
         write(tmp_path / "lakegc.prom", "lake", 1)
 
 
-def test_a_process_that_holds_the_lock_too_long_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_too_long_for_the_lock_of_the_file_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics_file, "LOCK_TIMEOUT_S", 0.1)
     path = tmp_path / "lakegc.prom"
     with metrics_file.FileLock(f"{path}.lock"), pytest.raises(LakegcError, match="another process has been writing"):
@@ -207,7 +207,7 @@ def place(tmp_path: Path) -> Place:
     return Place(Namespace.parse("local://lake"), StoreSettings(local_path=str(tmp_path)))
 
 
-def test_the_records_of_a_namespace_are_published_even_if_one_is_damaged(place: Place, tmp_path: Path) -> None:
+def test_the_metrics_of_a_namespace_are_published_even_if_one_record_is_damaged(place: Place, tmp_path: Path) -> None:
     finished_mark(place, ["data/a"], "m1")
     place.records().write(report_key("m1"), report().to_json())
     finished_mark(place, ["data/b"], "m2").move_to(MarkState.APPROVED)
@@ -222,7 +222,8 @@ def test_the_records_of_a_namespace_are_published_even_if_one_is_damaged(place: 
 
 
 def test_the_gateway_gets_the_metrics_in_a_group_for_the_repository() -> None:
-    """Its name includes the server's, if there are several, although the backup's own record has only the id."""
+    """If there are several servers, the name includes the server's, although the backup's own record has only the
+    id."""
     warnings: list[str] = []
     with receiver() as gateway:
         publish_backup(backup(), "lab/lake", Settings(metrics_push_url=gateway.url), warnings.append)
@@ -248,7 +249,7 @@ def test_a_failing_gateway_is_a_warning(status: int) -> None:
     assert "Check LAKEGC_METRICS_PUSH_URL" in warning
 
 
-def test_no_failure_to_publish_stops_a_run(place: Place, tmp_path: Path) -> None:
+def test_failures_to_publish_metrics_are_warnings_and_do_not_stop_a_run(place: Place, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         unreachable = f"http://127.0.0.1:{server.getsockname()[1]}"
     settings = Settings(metrics_file=str(tmp_path / "missing" / "lakegc.prom"), metrics_push_url=unreachable)
@@ -264,7 +265,7 @@ def test_no_failure_to_publish_stops_a_run(place: Place, tmp_path: Path) -> None
     assert "could not be computed" in warnings[2]
 
 
-def test_without_these_settings_nothing_is_read_or_written(tmp_path: Path) -> None:
+def test_without_the_settings_for_metrics_nothing_is_read_or_written(tmp_path: Path) -> None:
     missing = Place(Namespace.parse("local://gone"), StoreSettings(local_path=str(tmp_path)))
     warnings: list[str] = []
     publish_repository(missing, "lake", Settings(), warnings.append)

@@ -99,7 +99,7 @@ def daemon(instance: dg.DagsterInstance) -> Iterator[Daemon]:
 
 @pytest.fixture
 def on_disk(daemon: Daemon, tmp_path: Path) -> Iterator[Daemon]:
-    """The same with an instance on disk, in which Dagster keeps the events of each run in a file of their own."""
+    """The same, with an instance on disk, in which Dagster keeps each run's events in a separate file."""
     with dg.DagsterInstance.local_temp(str(tmp_path)) as daemon.instance:
         daemon.cursor = cursor_after_ended_runs(daemon.instance).model_dump_json()
         yield daemon
@@ -127,14 +127,14 @@ def test_each_event_is_sent_once(on_disk: Daemon) -> None:
     assert daemon.message == "0 notifications delivered, 0 waiting."
 
 
-def test_a_mark_without_expired_objects_waits_for_nobody(daemon: Daemon) -> None:
+def test_a_mark_without_expired_objects_is_not_sent(daemon: Daemon) -> None:
     daemon.run("mark", "expired_set", {"expired": 0, "expired_bytes": 0}, brakes={"share": True})
 
     assert daemon.tick() == []
 
 
 def test_a_failed_run_is_sent_without_the_text_of_its_error(daemon: Daemon) -> None:
-    """Errors name objects, and may quote responses of servers."""
+    """Errors name objects, and may quote server responses."""
     error = Refused("data/a/b is live but missing, says https://user:secret@store", invariant=3)
     daemon.run("mark", "expired_set", error=error)
     [body] = daemon.tick()
@@ -169,8 +169,8 @@ def test_runs_of_other_projects_are_not_sent(daemon: Daemon, job: str, key: str)
 
 
 def test_every_job_and_computed_asset_gives_rise_to_notifications() -> None:
-    """Except the job of approvals, whose failure the approver sees, and those of freshness checks and retirements,
-    which have no repository of their own."""
+    """The exceptions are the job of approvals, whose failure the approver sees, and those of freshness checks and
+    retirements, which aren't about a single repository."""
     jobs = {job.name for job in defs.get_repository_def().get_all_jobs() if not job.name.startswith("__")}
     assets = {key.to_user_string() for key in defs.resolve_asset_graph().materializable_asset_keys}
 
@@ -179,7 +179,7 @@ def test_every_job_and_computed_asset_gives_rise_to_notifications() -> None:
 
 
 def test_an_event_survives_a_failing_receiver(daemon: Daemon) -> None:
-    """First 500, then 200: nothing is lost, and the other event isn't sent twice."""
+    """The receiver responds with 500, then 200: nothing is lost, and the other event isn't sent twice."""
     daemon.hook.statuses = [500]
     daemon.run("mark", "expired_set", {"expired": 1, "expired_bytes": 1}, key="lake-a:m1")
     daemon.run("mark", "expired_set", {"expired": 1, "expired_bytes": 1}, key="lake-b:m1")
@@ -208,7 +208,7 @@ def test_new_runs_are_not_read_while_too_many_events_wait(daemon: Daemon, monkey
     assert daemon.tick() == []
 
 
-def test_an_event_that_nobody_accepts_for_a_day_is_dropped(daemon: Daemon) -> None:
+def test_an_event_that_the_receiver_refuses_for_a_day_is_dropped(daemon: Daemon) -> None:
     daemon.hook.statuses = [500]
     daemon.run("mark", "expired_set", {"expired": 1, "expired_bytes": 1})
     daemon.tick()
@@ -244,7 +244,7 @@ def test_the_setting_notify_selects_events_by_repository(daemon: Daemon, tmp_pat
     assert events(daemon.tick()) == [("approval_waiting", "lake-c")]
 
 
-def test_slack_gets_a_text(daemon: Daemon) -> None:
+def test_slack_gets_a_text_message(daemon: Daemon) -> None:
     daemon.settings |= {"webhook_format": "slack"}
     daemon.run("mark", "expired_set", {"expired": 1, "expired_bytes": 1})
 
@@ -262,7 +262,7 @@ def test_runs_from_before_the_sensor_was_turned_on_are_not_sent(daemon: Daemon) 
     assert daemon.tick() == []
 
 
-def test_without_a_webhook_the_sensor_says_what_to_set(daemon: Daemon) -> None:
+def test_without_a_webhook_the_sensor_names_the_setting(daemon: Daemon) -> None:
     daemon.settings = {}
     before = daemon.cursor
 

@@ -38,7 +38,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     return documents
 
 
-def test_progress_names_the_run_the_repository_and_the_mark(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_about_progress_name_the_run_the_repository_and_the_mark(capsys: pytest.CaptureFixture[str]) -> None:
     with environment({"log_format": "json"}), progress("lake", "m1"):
         publish("starting")
         set_run_fields(RunFields("a-run", "lake", "m1"))
@@ -49,7 +49,7 @@ def test_progress_names_the_run_the_repository_and_the_mark(capsys: pytest.Captu
     assert (hostile["run"], hostile["level"], hostile["message"]) == ("a-run", "INFO", HOSTILE)
 
 
-def test_warnings_are_lines_of_their_own(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_warning_is_a_separate_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     with environment({"log_format": "json"}), warnings.catch_warnings():
         warnings.simplefilter("always")
         show_warnings()
@@ -68,7 +68,7 @@ def test_warnings_are_lines_of_their_own(capsys: pytest.CaptureFixture[str], mon
     ],
     ids=["a missing setting", "wrong usage", "an invalid setting"],
 )
-def test_errors_are_lines_even_if_another_setting_is_invalid(
+def test_errors_are_json_lines_even_if_another_setting_is_invalid(
     capsys: pytest.CaptureFixture[str], settings: dict[str, str], arguments: list[str], words: str
 ) -> None:
     with environment({"log_format": "json", **settings}):
@@ -79,7 +79,7 @@ def test_errors_are_lines_even_if_another_setting_is_invalid(
     assert words in line["message"]
 
 
-def test_messages_are_text_by_default(capsys: pytest.CaptureFixture[str]) -> None:
+def test_messages_are_plain_text_by_default(capsys: pytest.CaptureFixture[str]) -> None:
     with environment({}):
         main.run(["no-such-command"])
         with progress("lake", "m1"):
@@ -119,7 +119,7 @@ def test_runs_in_dagster_log_the_same_fields(capsys: pytest.CaptureFixture[str])
     assert fields == {(result.run_id, "lake", "m1")}
 
 
-def test_runs_in_dagster_log_as_usual_by_default(capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_in_dagster_log_plain_text_by_default(capsys: pytest.CaptureFixture[str]) -> None:
     with environment({}):
         run_in_dagster()
     err = capsys.readouterr().err
@@ -138,8 +138,8 @@ def test_messages_of_runs_in_dagster_never_control_the_terminal(capsys: pytest.C
     check_terminal_safe(shown)
 
 
-def test_every_job_has_the_logger(tmp_path: Path) -> None:
-    """Also with other resources, as commands run them."""
+def test_every_job_has_the_logger_of_lakegc(tmp_path: Path) -> None:
+    """So do jobs with other resources, as commands run them."""
     for definitions in (defs, _with_resources({})):
         for name in ("mark", "sweep", "back_up", "back_up_and_sweep", "approve"):
             assert definitions.resolve_job_def(name).loggers["console"] is console

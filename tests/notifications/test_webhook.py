@@ -52,7 +52,7 @@ def test_the_json_body_is_the_documented_one() -> None:
     assert json.loads(json_body(notification, ["data-platform"])) == documented
 
 
-def test_a_sweep_with_failures_says_so_and_counts_what_was_removed() -> None:
+def test_the_notification_of_a_sweep_with_failures_says_so_and_counts_removed_objects() -> None:
     notification = messages.swept(
         LAKE, NOW, "run",
         objects={"deleted": 5, "failed": 2, "rescued": 1}, sizes={"deleted": 500, "failed": 70}, late=0,
@@ -116,7 +116,7 @@ def test_redirects_are_not_followed(hook: Receiver, status: int) -> None:
         assert other.received == []
 
 
-def test_a_receiver_that_hangs_is_given_up_after_the_time_limit(hook: Receiver) -> None:
+def test_a_delivery_to_a_receiver_that_hangs_fails_after_the_time_limit(hook: Receiver) -> None:
     released = threading.Event()
     hook.hang = lambda: released.wait(30)
     try:
@@ -125,8 +125,8 @@ def test_a_receiver_that_hangs_is_given_up_after_the_time_limit(hook: Receiver) 
         released.set()
 
 
-def test_a_response_that_arrives_byte_by_byte_is_given_up_after_the_time_limit() -> None:
-    """Each byte restarts the socket's own timeout."""
+def test_a_delivery_whose_response_arrives_byte_by_byte_fails_after_the_time_limit() -> None:
+    """Each byte restarts the timeout of the socket itself."""
     ended = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -146,7 +146,7 @@ def test_a_response_that_arrives_byte_by_byte_is_given_up_after_the_time_limit()
             thread.join()
 
 
-def test_a_receiver_with_an_unknown_certificate_gets_nothing(tmp_path: Path) -> None:
+def test_a_receiver_whose_certificate_is_not_trusted_gets_nothing(tmp_path: Path) -> None:
     received: list[object] = []
 
     async def app(scope: object, receive: object, send: object) -> None:
@@ -159,7 +159,7 @@ def test_a_receiver_with_an_unknown_certificate_gets_nothing(tmp_path: Path) -> 
     assert received == []
 
 
-def test_a_receiver_that_refuses_connections_is_a_failure() -> None:
+def test_a_refused_connection_to_the_receiver_is_a_failure() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}/a-token-for-nobodys-eyes"
 
@@ -205,7 +205,7 @@ def test_a_tick_gives_up_on_an_unreachable_receiver_and_loses_nothing() -> None:
     assert [one.run_id for one in result.waiting] == ["c", "d", "a", "b"]
 
 
-def test_a_slow_receiver_does_not_use_up_the_time_of_a_tick() -> None:
+def test_a_tick_stops_delivering_when_its_time_is_up() -> None:
     sent, send_one = refusing()
     clock = iter([0.0, MAX_SECONDS, MAX_SECONDS + 1])
     result = deliver([*map(waiting, "abc")], send_one, now=NOW, seconds_passed=lambda: next(clock))
@@ -214,7 +214,7 @@ def test_a_slow_receiver_does_not_use_up_the_time_of_a_tick() -> None:
     assert [one.run_id for one in result.waiting] == ["c"]
 
 
-def test_an_event_is_dropped_only_after_a_day() -> None:
+def test_an_undelivered_event_is_dropped_only_after_a_day() -> None:
     sent, send_one = refusing()
     old = waiting("old", NOW - MAX_AGE - timedelta(seconds=1))
     result = deliver([old, waiting("day", NOW - MAX_AGE)], send_one, now=NOW, seconds_passed=no_time_passes)
@@ -223,13 +223,13 @@ def test_an_event_is_dropped_only_after_a_day() -> None:
     assert sent == ["day"]
 
 
-def test_the_cursor_keeps_waiting_events() -> None:
+def test_the_cursor_keeps_undelivered_events() -> None:
     cursor = Cursor(succeeded=3, failed=5, waiting=(waiting_for(waiting()),))
 
     assert Cursor.parse(cursor.model_dump_json()) == cursor
 
 
 @pytest.mark.parametrize("text", ["17", "{}", "not JSON", '{"succeeded": 1, "failed": 2, "waiting": [{"run": 1}]}'])
-def test_an_edited_cursor_is_refused_with_what_to_do(text: str) -> None:
+def test_an_invalid_cursor_is_refused_with_advice(text: str) -> None:
     with pytest.raises(DamagedData, match="Reset it in Dagster"):
         Cursor.parse(text)
