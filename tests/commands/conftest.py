@@ -1,4 +1,4 @@
-"""Two marks that all these tests share: one of a repository full of hostile keys, one that finds nothing."""
+"""Two marks that all these tests share: one of a repository full of hostile keys, and one that finds no garbage."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SECRETS = {"s3_secret_access_key": "a-key-for-nobodys-eyes", "s3_session_token":
 
 @dataclass(frozen=True)
 class Marked:
-    """A repository and what making its mark `m1` showed."""
+    """A repository, and the output of the command that made its mark `m1`."""
 
     sandbox: Sandbox
     repository: str
@@ -86,7 +86,7 @@ def hostile(sandbox: Sandbox, lakegc: Lakegc) -> Marked:
 
 @pytest.fixture(scope="session")
 def still(sandbox: Sandbox, lakegc: Lakegc) -> Marked:
-    """A repository in which nothing may go."""
+    """A repository in which nothing expires."""
     lake = sandbox.create("still")
     lake.put("main", "a", b"a")
     lake.commit("main", "first")
@@ -102,7 +102,7 @@ def pond(sandbox: Sandbox) -> str:
 
 @pytest.fixture
 def name(sandbox: Sandbox, request: pytest.FixtureRequest) -> str:
-    """A repository of one test alone, without marks."""
+    """A repository without marks, for one test only."""
     return sandbox.create(f"lake-{abs(hash(request.node.nodeid)):x}").id
 
 

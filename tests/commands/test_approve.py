@@ -1,4 +1,4 @@
-"""A mark as it is really made can be approved, and every byte of it counts."""
+"""A really made mark can be approved, and every byte of it counts."""
 
 from __future__ import annotations
 

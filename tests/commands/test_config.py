@@ -51,7 +51,7 @@ def test_an_invalid_section_for_any_repository_fails_the_check(
     )
 
 
-def test_a_check_without_a_fleet_file_says_where_one_is_expected(lakegc: Lakegc) -> None:
+def test_a_check_without_a_fleet_file_says_so_and_names_the_variable_for_one(lakegc: Lakegc) -> None:
     output = lakegc.output({}, "config", "check", "--defaults")
 
     assert "There is no fleet file" in output

@@ -1,4 +1,4 @@
-"""`lakegc demo` as somebody runs it who has nothing yet, and the commands that it prints to type next."""
+"""`lakegc demo` for somebody who has no settings yet, and the commands that it suggests typing next."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LIMIT_S = 240
 
 
 def fresh(home: Path) -> dict[str, str]:
-    """The environment of somebody without settings, but with the caches that this machine has already."""
+    """The environment of somebody without settings, but with the existing caches of this machine."""
     own_prefixes = ("LAKEGC_", "LAKECTL_", "AWS_", "DAGSTER_", "XDG_")
     variables = {name: value for name, value in os.environ.items() if not name.startswith(own_prefixes)}
     return {
@@ -74,7 +74,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
 
 
 def test_the_demo_expires_the_six_objects_of_the_documented_example(demo: Demo) -> None:
-    """Five versions of a file that was always overwritten, and one that was deleted again on dev."""
+    """These are five versions of a file that was overwritten again and again, and a file that was deleted on dev."""
     assert demo.done.returncode == 0, demo.done.stderr
     paths = sorted(row[0] for row in demo.table("Expired objects"))
     addresses = [row[3] for row in demo.table("Expired objects")]
@@ -92,7 +92,7 @@ def test_the_demo_sweeps_and_restores_all_six_objects(demo: Demo) -> None:
     assert "Restored from the backup: 6 of 6 objects are readable again, byte for byte." in demo.done.stdout
 
 
-def test_the_runs_of_the_demo_give_rise_to_notifications(demo: Demo) -> None:
+def test_the_runs_of_the_demo_cause_notifications(demo: Demo) -> None:
     with dg.DagsterInstance.from_config(str(demo.folder / "dagster")) as instance:
         runs = reversed(instance.get_runs())
         found = [notification for run in runs for notification in notifications_of(instance, run)]
@@ -115,7 +115,7 @@ def test_the_runs_of_the_demo_write_metrics(demo: Demo) -> None:
 
 
 def test_commits_are_retained_and_expired_as_documented(demo: Demo) -> None:
-    """On main 03-09, 03-12, 03-18, the merge and 03-26 are retained, and 03-23 on dev."""
+    """On main, 03-09, 03-12, 03-18, the merge and 03-26 are retained; on dev, 03-23."""
     verdicts = {row[1]: (row[0], row[2]) for row in demo.table("Commits")}
 
     assert {name for name, (_, verdict) in verdicts.items() if verdict == "retained"} == {
@@ -186,7 +186,7 @@ def test_the_commands_that_the_demo_prints_work(demo: Demo, lakegc: Lakegc) -> N
 
 
 def test_no_brake_trips_in_the_demo(demo: Demo) -> None:
-    """The six of its twenty objects are the first that expire in this repository."""
+    """The six expired objects of its twenty are the first that expire in this repository."""
     [written] = demo.folder.rglob("lakegc/demo/mark.json")
     record = MarkRecord.from_json(written.read_bytes(), "the demo's mark")
     finished = record.finished

@@ -12,7 +12,7 @@ from tests.support.store_providers import Provider
 
 
 def as_settings(provider: Provider) -> dict[str, str]:
-    """How a store is reached, as texts."""
+    """The settings that open a store, as texts."""
     fields = {name: getattr(provider.settings, name) for name in provider.settings.model_fields_set}
     named = {name: value for name, value in fields.items() if name.startswith(("s3_", "azure_", "gcs_"))}
     return {

@@ -181,7 +181,7 @@ def test_every_command_that_an_example_starts_is_accepted_by_its_program(argumen
         parse(program(name), name, rest)
 
 
-def test_only_the_processes_that_run_code_of_lakegc_have_its_secrets() -> None:
+def test_only_processes_that_run_lakegcs_code_have_its_secrets() -> None:
     with_files = {name for name, service in services().items() if "env_file" in service}
     with_secrets = {name for name, container in containers().items() if "envFrom" in container}
 
@@ -192,12 +192,12 @@ def test_only_the_processes_that_run_code_of_lakegc_have_its_secrets() -> None:
 
 
 def literal_secrets(environment: Mapping[str, Any]) -> list[str]:
-    """The secrets that are in the file itself, instead of another file or an object of Kubernetes."""
+    """The secrets that are written in the file itself, rather than in another file or a Kubernetes object."""
     secrets = {name: str(value) for name, value in environment.items() if SECRET.search(name) and value is not None}
     return [name for name, value in secrets.items() if not value.startswith("${")]
 
 
-def test_all_processes_have_the_variables_of_the_database() -> None:
+def test_all_processes_have_the_variables_for_the_database() -> None:
     needed = set(re.findall(r"env: (\w+)", (EXAMPLES / "dagster.yaml").read_text(encoding="utf-8")))
 
     assert needed == POSTGRES
@@ -206,7 +206,7 @@ def test_all_processes_have_the_variables_of_the_database() -> None:
         assert needed <= {entry["name"] for entry in containers()[name]["env"]}
 
 
-def test_every_variable_of_lakegc_in_the_examples_belongs_to_a_setting() -> None:
+def test_every_lakegc_variable_in_the_examples_belongs_to_a_setting() -> None:
     """lakegc refuses unknown variables."""
     text = "".join(path.read_text(encoding="utf-8") for path in EXAMPLES.iterdir())
     named = {name.lower() for name in re.findall(r"LAKEGC_([A-Z0-9_]*[A-Z0-9])\b", text)}

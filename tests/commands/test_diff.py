@@ -36,7 +36,8 @@ def listing(rows: Sequence[Mapping[str, Any]]) -> list[pa.Table]:
 
 @pytest.fixture
 def two(place: Place) -> Place:
-    """Mark m1, and a day later m2: one object was deleted meanwhile, one is on hold, one is live again, two are new."""
+    """Mark m1, and m2 a day later. In between, one object was deleted, one was put on hold, and one became live again;
+    two are new."""
     reviewable(place, tables([*STAYS, GONE, HELD, RESCUED], per_file=3), "m1")
     reviewable(
         place,
@@ -128,7 +129,8 @@ def test_the_list_of_a_diff_has_one_line_for_each_changed_object(
 
 
 def test_marks_that_cannot_be_compared_are_refused(lakegc: Lakegc, sandbox: Sandbox, name: str, two: Place) -> None:
-    """The later mark first, a mark that doesn't exist, or marks of two repositories of one name."""
+    """Such marks are the later one given first, a mark that doesn't exist, and marks of two repositories with the same
+    name (deleted and recreated)."""
     reviewable(two, [], "m0", repository_created=START - timedelta(days=200))
 
     lakegc(sandbox.settings, "diff", name, "m2", "m1").stopped(

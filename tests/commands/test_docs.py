@@ -67,7 +67,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def links(page: Path) -> Iterator[str]:
-    """The relative targets of links and pictures, those of references too."""
+    """The relative targets of links and pictures, including those of references."""
     inline = re.findall(r"\]\(([^)\s]+)\)", prose(page))
     for target in [*inline, *re.findall(r"^\[[^\]]+\]: (\S+)$", prose(page), re.MULTILINE)]:
         if "://" not in target:
@@ -207,7 +207,7 @@ def test_every_option_that_a_page_names_exists(page: Path) -> None:
 
 
 @pytest.mark.parametrize("package", [lakegc_assets.mark, lakegc_assets.sweep], ids=["mark", "sweep"])
-def test_the_docstring_of_a_package_names_each_of_its_modules(package: ModuleType) -> None:
+def test_the_docstring_of_each_package_names_all_of_its_modules(package: ModuleType) -> None:
     modules = {path.stem for folder in package.__path__ for path in Path(folder).glob("*.py")} - {"__init__"}
     named = set(re.findall(r"\w+", package.__doc__ or ""))
 
@@ -255,7 +255,7 @@ def names_of_tests() -> frozenset[str]:
 
 @a_page
 def test_modules_named_on_a_page_exist_and_only_two_pages_name_modules(page: Path) -> None:
-    """A contributor who moves a module finds here what to change."""
+    """A contributor who moves a module learns from this which pages to change."""
     paths = re.findall(r"(?<![\w/.])(?:lakegc_assets|spark_resources|tests)/[\w/.-]*\w/?", text(page))
     modules = [name.replace(".", "/") + ".py" for name in re.findall(r"\btests\.\w+\.\w+", text(page))]
 

@@ -1,4 +1,4 @@
-"""`lakegc doctor` names what is broken, says what to do, changes nothing, and never shows a secret."""
+"""`lakegc doctor` reports what is broken, says what to do, changes nothing, and never shows a secret."""
 
 from __future__ import annotations
 
@@ -81,10 +81,10 @@ def name(sandbox: Sandbox, name: str) -> str:
 # --- set-ups that work ----------------------------------------------------------------------------------------------
 
 
-def test_a_working_set_up_has_no_problem_and_its_namespace_is_left_unchanged(
+def test_a_working_setup_has_no_problem_and_its_namespace_is_left_unchanged(
     doctor: Any, sandbox: Sandbox, name: str
 ) -> None:
-    """The right to delete users' objects is never tried."""
+    """The permission to delete users' objects is never tried."""
     folder = sandbox.local_path / name
 
     def files() -> dict[str, bytes]:
@@ -124,8 +124,8 @@ def test_spark_is_started_only_on_request(doctor: Any, sandbox: Sandbox) -> None
 # --- broken set-ups -------------------------------------------------------------------------------------------------
 
 
-def test_a_server_that_does_not_respond_is_named(doctor: Any, sandbox: Sandbox, name: str) -> None:
-    """What needs the server isn't tried; everything else is."""
+def test_a_server_that_does_not_respond_is_reported(doctor: Any, sandbox: Sandbox, name: str) -> None:
+    """Checks that need the server are skipped; all others are made."""
     endpoint = f"http://127.0.0.1:{free_port()}"
     report = doctor({**sandbox.settings, "endpoint_url": endpoint}, name)
 
@@ -136,9 +136,10 @@ def test_a_server_that_does_not_respond_is_named(doctor: Any, sandbox: Sandbox, 
     assert report.checks["machine: Java"]["status"] == "ok"
 
 
-def test_a_server_that_accepts_connections_but_never_responds_ends_within_the_time_limit(
+def test_the_doctor_ends_within_its_time_limit_if_a_server_never_responds(
     doctor: Any, sandbox: Sandbox, name: str
 ) -> None:
+    """The server accepts connections."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         endpoint = f"http://127.0.0.1:{listener.getsockname()[1]}"
         report = doctor({**sandbox.settings, "endpoint_url": endpoint, "read_timeout_s": "0.2"}, name)
@@ -147,7 +148,7 @@ def test_a_server_that_accepts_connections_but_never_responds_ends_within_the_ti
     assert "timed out" in report.text("lakeFS server: connection")
 
 
-def test_wrong_credentials_of_the_server_are_named_and_not_shown(doctor: Any, sandbox: Sandbox, name: str) -> None:
+def test_wrong_server_credentials_are_reported_without_being_shown(doctor: Any, sandbox: Sandbox, name: str) -> None:
     report = doctor({**sandbox.settings, "secret_access_key": "wrong-and-secret"}, name)
 
     assert report.names("problem") == {"lakeFS server: credentials"}
@@ -156,14 +157,14 @@ def test_wrong_credentials_of_the_server_are_named_and_not_shown(doctor: Any, sa
     assert "wrong-and-secret" not in report.output
 
 
-def test_missing_credentials_are_named(doctor: Any, sandbox: Sandbox, name: str) -> None:
+def test_missing_credentials_are_reported(doctor: Any, sandbox: Sandbox, name: str) -> None:
     report = doctor({"endpoint_url": sandbox.endpoint_url}, name)
 
     assert report.names("problem") == {"configuration: lakeFS credentials"}
     assert "set LAKEGC_ACCESS_KEY_ID" in report.text("configuration: lakeFS credentials")
 
 
-def test_an_unknown_variable_is_named_with_a_suggestion_and_hides_nothing_else(
+def test_an_unknown_variable_is_reported_with_a_suggestion_and_hides_no_other_finding(
     doctor: Any, sandbox: Sandbox, name: str
 ) -> None:
     report = doctor({**sandbox.settings, "minimum_age": "2d", "min_agee": "2d"}, name)
@@ -174,14 +175,14 @@ def test_an_unknown_variable_is_named_with_a_suggestion_and_hides_nothing_else(
     assert report.checks["permissions to mark: fs:ListBranches"]["status"] == "ok"
 
 
-def test_an_invalid_setting_is_named(doctor: Any, sandbox: Sandbox, name: str) -> None:
+def test_an_invalid_setting_is_reported(doctor: Any, sandbox: Sandbox, name: str) -> None:
     report = doctor({**sandbox.settings, "min_age": "soon"}, name)
 
     assert report.names("problem") == {"configuration: settings"}
     assert "LAKEGC_MIN_AGE is 'soon'" in report.text("configuration: settings")
 
 
-def test_an_invalid_fleet_file_is_named(doctor: Any, sandbox: Sandbox, name: str, tmp_path: Path) -> None:
+def test_an_invalid_fleet_file_is_reported(doctor: Any, sandbox: Sandbox, name: str, tmp_path: Path) -> None:
     file = tmp_path / "fleet.toml"
     file.write_text('[repositories."lake-*"]\nbrake_shares = 0.1\n')
     report = doctor({**sandbox.settings, "config": str(file)}, name)
@@ -191,7 +192,7 @@ def test_an_invalid_fleet_file_is_named(doctor: Any, sandbox: Sandbox, name: str
     assert str(file) in report.text("configuration: fleet file")
 
 
-def test_a_missing_java_is_named_with_its_home(
+def test_a_missing_java_installation_is_reported_with_its_home(
     doctor: Any, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
@@ -202,14 +203,14 @@ def test_a_missing_java_is_named_with_its_home(
     assert "openjdk-17" in report.text("machine: Java")
 
 
-def test_a_text_that_is_no_spark_master_is_named(doctor: Any, sandbox: Sandbox) -> None:
+def test_an_invalid_spark_master_is_reported(doctor: Any, sandbox: Sandbox) -> None:
     report = doctor({**sandbox.settings, "spark_master": "localhost:7077"})
 
     assert report.names("problem") == {"machine: Spark"}
     assert "spark://host:port" in report.text("machine: Spark")
 
 
-def test_a_dagster_home_that_is_not_writable_is_named(sandbox: Sandbox, tmp_path: Path) -> None:
+def test_an_unwritable_dagster_home_is_reported(sandbox: Sandbox, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     outcome = Lakegc(tmp_path / "file" / "home")(sandbox.settings, "doctor", "--format", "json")
 
@@ -229,7 +230,7 @@ def test_an_unwritable_home_folder_is_only_a_warning(sandbox: Sandbox, tmp_path:
     assert found == {"temporary files": "ok", "cache": "warning", "Dagster's home": "warning"}
 
 
-def test_clocks_that_differ_are_named(doctor: Any, proxy: TamperingProxy, behind: dict[str, str], name: str) -> None:
+def test_clocks_that_differ_are_reported(doctor: Any, proxy: TamperingProxy, behind: dict[str, str], name: str) -> None:
     proxy.date_offset = timedelta(hours=2)
     report = doctor(behind, name)
 
@@ -239,7 +240,9 @@ def test_clocks_that_differ_are_named(doctor: Any, proxy: TamperingProxy, behind
     assert doctor(behind).names("warning") == {"clocks: clocks"}  # without the store's clock
 
 
-def test_a_read_only_repository_is_named(doctor: Any, proxy: TamperingProxy, behind: dict[str, str], name: str) -> None:
+def test_a_read_only_repository_is_reported(
+    doctor: Any, proxy: TamperingProxy, behind: dict[str, str], name: str
+) -> None:
     proxy.after(f"/{name}", lambda response: response.update(read_only=True))
     report = doctor(behind, name)
 
@@ -247,14 +250,14 @@ def test_a_read_only_repository_is_named(doctor: Any, proxy: TamperingProxy, beh
     assert "read-only" in report.text("repository: writable")
 
 
-def test_a_missing_repository_is_named_with_the_most_similar_one(doctor: Any, sandbox: Sandbox, pond: str) -> None:
+def test_a_missing_repository_is_reported_with_the_most_similar_one(doctor: Any, sandbox: Sandbox, pond: str) -> None:
     report = doctor(sandbox.settings, "pondd")
 
     assert report.names("problem") == {"repository: exists"}
     assert report.text("repository: exists").strip().endswith(f"Did you mean {pond}?")
 
 
-def test_a_namespace_of_another_kind_than_the_block_store_is_named_and_not_written_to(
+def test_a_namespace_that_does_not_match_the_block_store_is_reported_and_not_written_to(
     doctor: Any, proxy: TamperingProxy, behind: dict[str, str], name: str
 ) -> None:
     proxy.after(f"/{name}", lambda response: response.update(storage_namespace=f"s3://bucket/{name}"))
@@ -264,7 +267,7 @@ def test_a_namespace_of_another_kind_than_the_block_store_is_named_and_not_writt
     assert "store: all" in report.names("not tried")
 
 
-def test_a_namespace_owned_by_another_repository_is_named(doctor: Any, sandbox: Sandbox, name: str) -> None:
+def test_a_namespace_owned_by_another_repository_is_reported(doctor: Any, sandbox: Sandbox, name: str) -> None:
     owner = {"format": 1, "repository": "somebody-else", "created": "2026-01-01T00:00:00+00:00"}
     target_of(sandbox.settings, name).place.store().write(OWNER_KEY, json.dumps(owner).encode())
     report = doctor(sandbox.settings, name)
@@ -281,7 +284,7 @@ def test_a_namespace_owned_by_another_repository_is_named(doctor: Any, sandbox: 
         ("/diff", "fs:ListObjects"),
     ],
 )
-def test_a_permission_that_a_mark_lacks_is_named_and_also_missing_for_a_sweep(
+def test_a_missing_permission_to_mark_is_reported_for_sweeps_too(
     doctor: Any, proxy: TamperingProxy, behind: dict[str, str], name: str, call: str, permission: str
 ) -> None:
     proxy.refused[call] = 403
@@ -323,7 +326,7 @@ def in_bucket(
     return {**behind, **settings}, bucket
 
 
-def test_a_missing_bucket_is_named(doctor: Any, in_bucket: tuple[dict[str, str], str], name: str) -> None:
+def test_a_missing_bucket_is_reported(doctor: Any, in_bucket: tuple[dict[str, str], str], name: str) -> None:
     settings, bucket = in_bucket
     report = doctor(settings, name)
 
@@ -332,7 +335,7 @@ def test_a_missing_bucket_is_named(doctor: Any, in_bucket: tuple[dict[str, str],
     assert "store: conditional writes" in report.names("not tried")
 
 
-def test_credentials_that_may_only_read_the_store_are_named(
+def test_credentials_that_may_only_read_the_store_are_reported(
     doctor: Any, in_bucket: tuple[dict[str, str], str], seaweedfs: SeaweedFS, name: str
 ) -> None:
     """A probe needs to write, so the capabilities stay unknown."""
@@ -350,7 +353,7 @@ def test_credentials_that_may_only_read_the_store_are_named(
     assert READER_SECRET_KEY not in report.output
 
 
-def test_credentials_that_the_store_refuses_are_named_and_not_shown(
+def test_credentials_that_the_store_refuses_are_reported_without_being_shown(
     doctor: Any, in_bucket: tuple[dict[str, str], str], seaweedfs: SeaweedFS, name: str
 ) -> None:
     settings, bucket = in_bucket
@@ -364,7 +367,8 @@ def test_credentials_that_the_store_refuses_are_named_and_not_shown(
 
 
 def record(endpoint: str) -> dict[str, Any]:
-    """What a probe of this endpoint would have recorded a moment ago; a real probe of SeaweedFS takes seconds."""
+    """What a probe of this endpoint would have recorded a moment ago, because a real probe of SeaweedFS takes
+    seconds."""
     capabilities = {
         "byte_order": False, "conditional_writes": True, "reports_missing_deletes": False, "time_resolution": 1.0,
         "delete_batch": 1000, "md5_etags": True, "ramp": None, "unholdable": ["empty segment"],
@@ -412,14 +416,14 @@ def problems(sandbox: Sandbox, name: str | None = None, **changes: Any) -> dict[
     }
 
 
-def test_a_full_disk_is_named_for_each_folder(sandbox: Sandbox) -> None:
+def test_a_full_disk_is_reported_for_each_folder(sandbox: Sandbox) -> None:
     found = problems(sandbox, free_bytes=lambda _: 4096)
 
     assert set(found) == {"folders: temporary files", "folders: cache", "folders: Dagster's home"}
     assert "4.0 KiB free; at least 256.0 MiB are needed" in found["folders: temporary files"]
 
 
-def test_a_container_with_too_little_memory_is_named(sandbox: Sandbox) -> None:
+def test_a_container_with_too_little_memory_is_reported(sandbox: Sandbox) -> None:
     found = problems(sandbox, memory_limit=GIB // 2)
 
     assert set(found) == {"machine: memory"}
@@ -433,7 +437,7 @@ def test_the_machines_clock_is_compared_with_the_store_and_the_server(sandbox: S
     assert "this machine says" in found["clocks: clocks"]
 
 
-def test_an_unexpected_error_is_a_problem_without_secrets_and_stops_no_other_check(sandbox: Sandbox) -> None:
+def test_an_unexpected_error_is_reported_without_secrets_and_stops_no_other_check(sandbox: Sandbox) -> None:
     """Messages of libraries may contain anything."""
 
     def fail(_: Path) -> int:

@@ -1,5 +1,5 @@
-"""Every command of the README and of `docs/`, as written: it is run here in a sandbox, or a list says which test runs
-it, or why it is only parsed.
+"""Every command of the README and of `docs/`, as written: it is either run here in a sandbox, or a list says which
+other test runs it, or why it is only parsed.
 
 Pages are read in the order in which the README lists them. A command that several pages show is run once.
 """
@@ -241,7 +241,7 @@ def matching(pattern: str) -> list[str]:
 
 
 def unlisted() -> list[str]:
-    """The commands that aren't lakegc's, and in no list."""
+    """The commands of other programs that are in no list."""
     others = [command for command in COMMANDS if not list(shown_commands([command]))]
     return [command for command in others if not any(re.fullmatch(pattern, command) for pattern in LISTED)]
 
@@ -261,7 +261,7 @@ def to_run() -> list[str]:
 
 @pytest.mark.parametrize("command", to_run(), ids=lambda command: f"{COMMANDS[command]}: {command}")
 def test_a_documented_command_succeeds(world: World, command: str) -> None:
-    """A new command on a page is run here, too, unless it is added to one of the lists."""
+    """New commands on pages are also run here, unless they are added to one of the lists."""
     ended = world.ended(command)
 
     assert ended.code == 0, ended.err
@@ -282,7 +282,7 @@ def test_each_listed_command_is_on_a_page_and_its_test_exists(pattern: str) -> N
 
 
 def test_the_files_for_systemd_are_installed_as_shown(tmp_path: Path) -> None:
-    """Below another root, and owned by this user instead of `lakegc`."""
+    """Here, they are installed below a different root, and owned by this user instead of `lakegc`."""
     for folder in ("etc/systemd/system", "var/lib"):
         (tmp_path / folder).mkdir(parents=True)
     for command in matching(ON_THIS_MACHINE):

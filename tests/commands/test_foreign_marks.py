@@ -1,4 +1,5 @@
-"""Marks that the reference collector left, in any of its layouts (formats §5): listed, reviewed, never called ours."""
+"""Marks that the reference collector left, in any of its layouts (formats §5): they are listed and reviewed, and never
+shown as lakegc's own."""
 
 from __future__ import annotations
 
@@ -60,7 +61,8 @@ def place_of(sandbox: Sandbox, lake: str) -> Place:
 
 
 def leave(place: Place, layout: str, mark_id: str, *files: list[str], summary_file: bytes | None = None) -> None:
-    """Write a mark as its collector does: Parquet in several files, text beside it, markers; the summary last."""
+    """Write a mark as the reference collector does: Parquet in several files, with text and markers beside it; the
+    summary last."""
     folder = GC + LAYOUTS[layout].format(mark_id)
     for number, addresses in enumerate(files):
         place.store().write(f"{folder}part-0000{number}-x.snappy.parquet", parquet(addresses))
@@ -85,7 +87,7 @@ def listed(lakegc: Lakegc, settings: Mapping[str, str], lake: str) -> dict[tuple
 def test_marks_of_every_layout_are_listed_with_their_state_and_count(
     lakegc: Lakegc, sandbox: Sandbox, lake: str
 ) -> None:
-    """The list shows who made each, and whether its summary finished it."""
+    """The list shows who made each mark, and whether its summary says that it is finished."""
     place = place_of(sandbox, lake)
     leave(place, "unified", "m1", ["data/s1/a"], summary_file=summary(1))
     leave(place, "unified", "m2", ["data/s1/a"])
@@ -193,7 +195,8 @@ def test_an_unknown_foreign_mark_is_refused(lakegc: Lakegc, sandbox: Sandbox, la
 
 
 def test_lakegcs_own_marks_are_not_listed_as_foreign(lakegc: Lakegc, sandbox: Sandbox, lake: str) -> None:
-    """A mark with a folder of lakegc's is lakegc's, finished or not, though a half of it has the reference's layout."""
+    """A mark with a folder of lakegc's is lakegc's, finished or not, even if other files of it have the reference
+    collector's layout."""
     place = place_of(sandbox, lake)
     leave(place, "unified", "m1", ["data/s1/a"], summary_file=summary(1))
     place.store().write(f"{GC}lakegc/m1/namespace_slices/part-0.parquet", b"")

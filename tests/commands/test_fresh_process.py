@@ -67,7 +67,7 @@ ELSEWHERE = {
 
 
 class Shell:
-    """Runs the steps one after the other on one repository, up to those that are requested."""
+    """Runs the steps on one repository, one after the other, up to those that are requested."""
 
     def __init__(self, sandbox: Sandbox, folder: Path) -> None:
         self._sandbox, self._lakegc = sandbox, Lakegc(folder / "dagster", on_disk=True)
@@ -106,7 +106,7 @@ class Shell:
         return Outcome(completed.returncode, completed.stdout, completed.stderr)
 
     def _here(self, arguments: Sequence[str]) -> Outcome:
-        """In this process, which was called as the separate ones are."""
+        """Run in this process, as if it had been called like the separate ones."""
         with mock.patch.object(sys, "argv", [str(Path(cli.__file__).with_name("__main__.py")), *arguments]):
             return self._lakegc(self._sandbox.settings, *arguments)
 
@@ -146,7 +146,7 @@ def test_the_next_command_is_printed_the_way_lakegc_was_invoked(shell: Shell, st
     assert " lakegc " not in output.replace(called, "")
 
 
-def test_every_command_is_tested_in_a_separate_process() -> None:
+def test_every_command_has_a_test_in_a_separate_process() -> None:
     """A new command has to be added to the steps here, or to a test elsewhere that runs it in a process."""
     known = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
     known |= {str(group.name) for group in app.registered_groups}

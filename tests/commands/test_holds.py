@@ -1,4 +1,4 @@
-"""`lakegc holds`: what people add, see, check and drop."""
+"""`lakegc holds`: adding, listing, checking and dropping holds."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ class Held:
 
 @pytest.fixture
 def held(sandbox: Sandbox, lakegc: Lakegc) -> Held:
-    """Three commits on main, the second tagged and legal; only the last is retained by the rules."""
+    """Three commits on main, the second of which is tagged and of legal interest; the rules retain only the last
+    one."""
     lake, now = sandbox.create(f"held-{next(_serial)}"), sandbox.now()
     for days, metadata in ((60, {}), (50, {"legal": "hold"}), (40, {})):
         lake.put("main", "a", f"{days}".encode())
@@ -124,7 +125,7 @@ def test_a_check_omits_columns_that_are_empty_for_every_hold(held: Held) -> None
     assert [heading in both for heading in ("objects", "commits", "beyond the rules", "tags")] == [True] * 3 + [False]
 
 
-def test_an_expired_hold_is_listed_as_outdated(held: Held) -> None:
+def test_an_expired_hold_is_listed_as_such(held: Held) -> None:
     """The server's clock decides."""
     held.write("holds:\n  - {id: old, tags: '*', owner: a, reason: b, until: 2020-01-01}\n")
 
@@ -157,7 +158,7 @@ def test_an_invalid_hold_is_refused(held: Held, arguments: tuple[str, ...], word
 
 
 def test_a_duplicate_id_and_an_unknown_id_are_refused(held: Held) -> None:
-    """The first hold stays as it is."""
+    """The existing hold stays as it is."""
     assert held("add", "h", "--tags", "*", *WHOSE).code == 0
 
     held("add", "h", "--paths", "*", *WHOSE).stopped(2, "the hold 'h' already exists")

@@ -1,5 +1,5 @@
-"""`lakegc mark` and `lakegc sweep` as processes that are refused or interrupted: they say so, exit promptly, and leave
-no process running."""
+"""`lakegc mark` and `lakegc sweep` as processes that are refused or interrupted: they print a message, exit promptly,
+and leave no process running."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def nothing_left(process: subprocess.Popen[str], folder: Path) -> None:
 
 
 def running_in(session: int) -> list[str]:
-    """The names of a session's processes, but for those that have ended and not been waited for."""
+    """The names of a session's processes, except for those that have ended and that nobody has waited for."""
     processes = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
@@ -66,7 +66,7 @@ def running_in(session: int) -> list[str]:
 
 
 def test_a_refusal_does_not_wait_for_spark_to_start(sandbox: Sandbox, tmp_path: Path) -> None:
-    """Spark is starting already; it ends together with the process."""
+    """Spark is already starting; it ends together with the process."""
     process = started(sandbox, tmp_path, "mark", "nothing")
 
     error = process.communicate(timeout=LIMIT_S)[1]
@@ -87,7 +87,7 @@ def test_a_mark_fails_with_one_message_if_spark_cannot_start(sandbox: Sandbox, t
 
 
 def test_an_interrupted_sweep_prints_the_command_that_resumes_it(lake: Lake, tmp_path: Path) -> None:
-    """Ctrl-C ends it with 130, as shells do, and without a traceback."""
+    """Ctrl-C ends the process with exit code 130, as in shells, and without a traceback."""
     lake.add_mark()
     lake.approve()
     process = started(lake.sandbox, tmp_path, "sweep", lake.name, "m1")

@@ -65,7 +65,7 @@ def test_the_human_readable_output_of_a_mark_without_expired_objects_says_so(sti
 
 
 def test_an_incremental_mark_and_its_review_say_what_only_a_full_mark_finds(sandbox: Sandbox, lakegc: Lakegc) -> None:
-    """Both print the command for a full mark, and say when a full mark is due; --since is honored all the same."""
+    """Both print the command for a full mark, and say when a full mark is due. Even then, --since is honored."""
     sandbox.create("late").put("main", "a", b"a")
     settings = sandbox.settings | {"full_every": "2"}
     lakegc.output(settings, "mark", "late", "--mark-id", "m1", *NO_AGE)
@@ -353,7 +353,7 @@ def test_a_review_of_an_altered_mark_is_refused(hostile: Marked, lakegc: Lakegc)
 
 @pytest.mark.parametrize("options", [("--list",), ()], ids=" ".join)
 def test_a_closed_pipe_ends_a_review_silently(hostile: Marked, options: tuple[str, ...]) -> None:
-    """`head`, for example, closes it when it has read enough."""
+    """For example, `head` closes the pipe when it has read enough."""
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, "-m", "lakegc_assets.cli", "review", "hostile", "m1", *options]

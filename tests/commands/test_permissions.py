@@ -1,4 +1,4 @@
-"""The policies of the page on permissions: their form, and the names of the permissions."""
+"""The policies on the page on permissions: their form, and the names of the permissions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def texts(value: Any) -> list[str]:
     return [value] if isinstance(value, str) else list(value)
 
 
-def test_the_policies_of_lakefs_have_exactly_the_actions_that_lakegc_needs() -> None:
+def test_the_lakefs_policies_have_exactly_the_actions_that_lakegc_needs() -> None:
     """These are the actions that the error of each request names, and those that the doctor checks."""
     statements = [statement for policy in documented_policies("lakeFS") for statement in policy["statement"]]
     granted = [action for statement in statements for action in texts(statement["action"])]
@@ -64,7 +64,7 @@ def test_the_policy_of_a_mark_in_s3_deletes_and_writes_only_its_own_files() -> N
     assert not is_allowed(Permission("s3:ListBucket", ARN, "other/"), statements)
 
 
-def test_no_policy_in_s3_allows_to_delete_or_replace_metadata_of_lakefs() -> None:
+def test_no_policy_in_s3_allows_deleting_or_replacing_lakefs_metadata() -> None:
     every = [statement for policy in documented_policies("S3") for statement in policy["Statement"]]
     for action in ("s3:DeleteObject", "s3:PutObject"):
         assert not is_allowed(Permission(action, RANGE), every)

@@ -93,18 +93,18 @@ def test_a_path_is_explained_with_every_address_it_has_or_had(asked: Asked) -> N
         assert words in text
 
 
-def test_an_object_without_a_time_is_kept_for_an_unknown_time(asked: Asked) -> None:
+def test_an_object_without_a_plausible_time_is_kept_without_a_known_end(asked: Asked) -> None:
     row = asked.row(asked.addresses["without a time"])
     assert (row["decision"], row["kept_by"], row["kept_until"]) == ("kept", ["young"], None)
     assert "its modification time isn't a plausible one" in asked.text(asked.addresses["without a time"])
 
 
-def test_a_uri_of_lakefs_is_a_path(asked: Asked) -> None:
+def test_a_lakefs_uri_is_read_as_a_path(asked: Asked) -> None:
     assert asked.explained("lakefs://asked/main/a")["objects"] == asked.explained("a", "--path")["objects"]
 
 
 def test_an_address_is_explained_with_its_paths_and_commits(asked: Asked) -> None:
-    """Also as a full URI."""
+    """This also applies to its full URI."""
     row = asked.row(asked.addresses["second"])
     assert [(commit["path"], commit["message"]) for commit in row["commits"]] == [("a", "second")]
     assert row == asked.row(f"local://{asked.repository}/{asked.addresses['second']}")
@@ -119,8 +119,8 @@ def test_staged_and_overwritten_objects_are_explained(asked: Asked) -> None:
     assert "no commit and no staged change refers to it" in asked.text(asked.addresses["overwritten"])
 
 
-def test_what_is_outside_the_namespace_is_never_collected(asked: Asked) -> None:
-    """An imported object, by its path and its address; and the namespace's own metadata."""
+def test_objects_outside_the_namespace_and_metadata_are_explained_as_never_collected(asked: Asked) -> None:
+    """The object is an imported one, explained by its path and by its address."""
     for arguments in (("imported",), (OUTSIDE,)):
         row = asked.row(*arguments)
         assert (row["address"], row["decision"]) == (OUTSIDE, "never collected")
@@ -152,7 +152,7 @@ def test_bad_input_is_refused_with_the_next_step(
 
 
 def test_pins_show_the_stale_branch_that_alone_keeps_objects_first(asked: Asked) -> None:
-    """Deleting it would make them garbage."""
+    """Deleting that branch would make the objects garbage."""
     settings, size = asked.sandbox.settings, len("pinned by a stale branch")
     document = json.loads(asked.lakegc.output(settings, "pins", asked.repository, "--format", "json"))
     first, second = document["pins"][:2]
@@ -172,7 +172,7 @@ def test_notebooks_get_the_same_answers_as_arrow_tables(asked: Asked) -> None:
 
 
 def test_the_outcome_of_a_sweep_is_explained_with_its_receipt(asked: Asked, sandbox: Sandbox) -> None:
-    """Of a sweep whose files were removed, the answer says that its outcomes can't be read."""
+    """If the files of a sweep were removed, the answer says that its outcomes can't be read."""
     place, address = target_of(sandbox.settings, asked.repository).place, asked.addresses["first"]
     write_sweep(place, "m1", address)
     row = asked.row(address, "--address")

@@ -26,8 +26,8 @@ ROOT = Path(__file__).parents[2]
 def test_the_commands_pasted_from_getting_started_lead_from_a_new_repository_to_a_report(
     tmp_path: Path, lakegc: Lakegc, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An interactive interpreter ends a block only at an empty line; all lines together leave two garbage objects. The
-    commands after it succeed, and the mark itself names the brake that would stop the approval otherwise."""
+    """An interactive interpreter ends a block only at an empty line. The pasted lines leave two garbage objects, the
+    commands after them succeed, and the mark itself names the brake that would otherwise stop the approval."""
     page = (ROOT / "docs" / "getting-started.md").read_text(encoding="utf-8")
     begin = page.index("import os, lakefs_sdk as sdk")
     lines = page[begin : page.index("```", begin)]
@@ -63,7 +63,7 @@ def typed_in(lakegc: Lakegc, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_uv_keeps_its_cache_in_the_folder_where_the_readme_installs_uv() -> None:
-    """A home may be missing or read-only, and a Python that uv fetched would be put there, too."""
+    """A home folder may be missing or read-only, and uv would also put the Python versions that it downloads there."""
     folders = set(re.findall(r"python3 -m venv (\S+) && ", (ROOT / "README.md").read_text(encoding="utf-8")))
     uv = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["uv"]
 
@@ -73,7 +73,7 @@ def test_uv_keeps_its_cache_in_the_folder_where_the_readme_installs_uv() -> None
 
 @pytest.mark.skipif(not (ROOT / ".git").exists() or shutil.which("git") is None, reason="not a clone")
 def test_git_ignores_what_commands_write_to_the_project_folder() -> None:
-    """Without this, a sandbox's data, a history or a cache could be committed by accident."""
+    """If it didn't, a sandbox's data, a history or a cache could be committed by accident."""
     sandbox = inspect.signature(sandbox_app.up).parameters["folder"].default
     tracked = [
         ".uv/cache/x", ".venv/x", f"{sandbox}/server.sqlite", "lakegc-demo/dagster/x", ".dagster/x", "derby.log",

@@ -24,7 +24,7 @@ __all__ = ["dagster_home", "lake", "lakegc", "sandbox"]
 
 
 class Unstartable(SparkResource):
-    """A Spark that nobody may start."""
+    """A Spark that must not be started."""
 
     def _init_session(self) -> None:
         raise AssertionError("Spark was started")
@@ -43,7 +43,7 @@ def unstartable_spark() -> Iterator[None]:
 
 @pytest.fixture
 def without_spark(lake: Lake, lakegc: Lakegc) -> Callable[..., CommandOutcome]:
-    """A command on that repository, where Spark can't be started, not even ahead of the run."""
+    """A command on that repository, with a Spark that can't be started, not even ahead of the run."""
 
     def run(name: str, *arguments: str, **settings: str) -> CommandOutcome:
         started = AssertionError("Spark was started")
@@ -108,7 +108,7 @@ def test_a_sweep_without_its_backup_is_refused_before_spark_starts(
 def test_a_refused_command_leaves_no_run_and_no_partition_in_dagster(
     lake: Lake, lakegc: Lakegc, arguments: tuple[str, ...], settings: dict[str, str], code: int, words: str
 ) -> None:
-    """A run would be shown in red, and a partition of nothing, or of a finished mark, would stay forever."""
+    """A run would be shown in red, and a useless partition would stay forever."""
     lake.add_mark()
     lake.add_mark(["data/s/b"], "approved")
     lake.approve("approved")
@@ -127,7 +127,7 @@ def test_a_refused_command_leaves_no_run_and_no_partition_in_dagster(
 def test_undo_and_purge_end_before_spark_starts_if_nothing_is_in_quarantine(
     lake: Lake, without_spark: Callable[..., CommandOutcome], command: tuple[str, ...]
 ) -> None:
-    """A sweep that deleted left nothing to bring back."""
+    """A sweep without quarantine left no objects to bring back."""
     swept(lake, {"data/s/a": (Outcome.DELETED, "")})
 
     ended = without_spark(command[0], "m1", *command[1:])
@@ -136,7 +136,7 @@ def test_undo_and_purge_end_before_spark_starts_if_nothing_is_in_quarantine(
 
 
 def test_a_sweep_reports_progress_from_its_start(lake: Lake, lakegc: Lakegc) -> None:
-    """The first object may be deleted much later."""
+    """It may be a long time before the first object is deleted."""
     lake.add_mark()
     lake.approve()
 

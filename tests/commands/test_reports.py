@@ -31,7 +31,8 @@ FREES = "a delete frees the space and can't be undone"
 def swept(
     lake: Lake, outcomes: Mapping[str, tuple[Outcome, str]], mark_id: str = "m1", *, late: tuple[str, ...] = ()
 ) -> None:
-    """Leave a mark and its sweep as a sweep leaves them; of one byte each, by address: its outcome, and why."""
+    """Leave a mark and its sweep as a sweep leaves them. Objects are one byte each; by address, they have an outcome
+    and its reason."""
     lake.add_mark(list(outcomes), mark_id)
     at = lake.now
     rows = [
@@ -64,7 +65,7 @@ MIXED = {
 
 
 def test_a_report_shows_rescued_and_failed_objects_with_their_reasons(lake: Lake, lakegc: Lakegc) -> None:
-    """After the terminal is closed, it can still be read what happened to every object, and where that is recorded."""
+    """Even after the terminal is closed, everyone can read what happened to each object, and where that is recorded."""
     swept(lake, MIXED, late=("data/s/a",))
     output = lakegc.output(lake.sandbox.settings, "report", lake.name, "m1")
     document = json.loads(lakegc.output(lake.sandbox.settings, "report", lake.name, "latest", "--format", "json"))
@@ -112,7 +113,7 @@ def test_the_outcome_of_every_object_is_listed_in_every_format(lake: Lake, lakeg
 
 
 def test_a_report_of_a_mark_that_was_not_swept_is_refused_and_its_state_is_shown(lake: Lake, lakegc: Lakegc) -> None:
-    """A sweep that was cut off has to be resumed; a mark that was never swept has no report."""
+    """A sweep that was interrupted has to be resumed; a mark that was never swept has no report."""
     settings = lake.sandbox.settings
     lake.add_mark()
     lakegc(settings, "report", lake.name, "m1").stopped(2, "is marked and was not swept", f"review {lake.name} m1")
@@ -137,7 +138,7 @@ def test_a_review_of_a_swept_mark_says_that_it_was_swept(lake: Lake, lakegc: Lak
 
 
 def test_a_report_says_that_a_quarantine_frees_no_space(lake: Lake, lakegc: Lakegc) -> None:
-    """Quarantined objects are still paid for, and can be brought back."""
+    """Quarantined objects still cost money, and can be brought back."""
     swept(lake, {"data/s/a": (Outcome.QUARANTINED, ""), "data/s/b": (Outcome.QUARANTINED, "")})
 
     output = lakegc.output(lake.sandbox.settings, "report", lake.name, "m1")
@@ -160,7 +161,7 @@ def test_the_ui_shows_how_to_undo_a_quarantine_and_claims_no_freed_space(lake: L
 
 
 def test_the_ui_names_objects_that_became_live_too_late(lake: Lake) -> None:
-    """Readers miss these objects: somebody has to restore them."""
+    """Readers miss these objects, so somebody has to restore them."""
     swept(lake, MIXED, late=("data/s/a",))
     metadata = shown_in_the_ui(lake, "m1")
 
@@ -203,7 +204,7 @@ ASIDE = {f"data/s/{name}": (Outcome.QUARANTINED, "") for name in "abc"}
 def test_status_shows_the_outcome_of_a_sweep(
     lake: Lake, lakegc: Lakegc, outcomes: dict[str, tuple[Outcome, str]], since: dict[str, int] | None, sentence: str
 ) -> None:
-    """`swept` alone doesn't tell whether objects are deleted, in quarantine, restored, or purged."""
+    """The state `swept` alone doesn't tell whether objects are deleted, in quarantine, restored, or purged."""
     swept(lake, outcomes)
     if since is not None:
         note = record_bytes({"format": 1, "objects": since})
@@ -222,8 +223,7 @@ def test_status_shows_the_outcome_of_a_sweep(
 def test_a_report_offers_undo_and_purge_only_while_objects_are_in_quarantine(
     lake: Lake, lakegc: Lakegc, since: dict[str, int], left: str | None
 ) -> None:
-    """After an undo, the report used to say that no space was freed, and offered to restore objects that were already
-    restored."""
+    """After an undo or a purge, there is nothing left to restore or delete."""
     swept(lake, ASIDE)
     lake.place.store().write(f"{mark_folder('m1')}quarantine.json", record_bytes({"format": 1, "objects": since}))
 
@@ -239,7 +239,7 @@ def test_a_report_offers_undo_and_purge_only_while_objects_are_in_quarantine(
 
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_status_shows_full_ids_on_a_terminal_of_any_width(width: int) -> None:
-    """The id of a mark is what people copy from there."""
+    """People copy the id of a mark from this table."""
     mark_id = "20261121T085000Z-with-a-long-name-of-its-own"
     row = Row(
         "a-repository", mark_id, "swept", "2026-11-21 08:50:00", 102_318, 2**40, "ada@a-host (process 7)", "undone"

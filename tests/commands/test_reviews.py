@@ -117,7 +117,7 @@ def test_costs_are_shown_only_if_a_price_is_set(lakegc: Lakegc, sandbox: Sandbox
 def test_reasons_name_their_rule_and_say_what_is_unknown(
     lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place
 ) -> None:
-    """Dangling commits are named as such. Objects that were never committed, or whose commits couldn't be read, are
+    """Dangling commits, objects that were never committed, and objects whose commits couldn't be read are each
     described as such."""
     unknown = {"reason": ExpiredReason.UNKNOWN.value}
     reviewable(place, tables(ROWS), "m1")
@@ -182,7 +182,7 @@ def test_the_sample_is_drawn_uniformly_and_is_reproducible_for_a_mark(place: Pla
 def test_each_hold_and_each_brake_is_shown_with_its_numbers(
     lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place
 ) -> None:
-    """Brakes that did not trip are shown, too."""
+    """Brakes that did not trip are also shown."""
     on_hold = {"releases": {"objects": 7, "bytes": 7_168}, "legal": {"objects": 1, "bytes": 10}}
     reviewable(place, tables(ROWS), facts={**FACTS, "on_hold": on_hold}, holds={"sha256": "f" * 64, "ids": [*on_hold]})
 
@@ -213,7 +213,7 @@ def test_a_review_without_expired_objects_still_shows_holds_and_brakes(
 def test_a_review_says_how_the_retention_rules_were_changed(
     lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place
 ) -> None:
-    """On the terminal, in the document, and in Dagster: a rule that someone shortened is the first thing to check."""
+    """The terminal, the document and Dagster all show it: a rule that someone shortened is the first thing to check."""
     reviewable(place, tables(ROWS), "m0", rules=Rules(30, {"dev": 7}))
     mark = reviewable(
         place,
@@ -233,7 +233,7 @@ def test_a_review_says_how_the_retention_rules_were_changed(
 
 
 def mark_run(mark: Mark) -> MarkRun:
-    """The run of a finished mark, for what only reads its files."""
+    """The run of a finished mark, for code that only reads its files."""
     record = mark.record
     partition, target = Partition(record.repository, record.mark_id), cast(Target, SimpleNamespace(place=mark.place))
     return MarkRun(partition, target, mark, cast(LakeFS, None), lambda: None, Limits(), lambda _: None)
@@ -278,7 +278,7 @@ def test_listed_times_keep_their_microseconds_and_time_zone(micro: int) -> None:
 def test_csv_quotes_cells_that_a_spreadsheet_would_execute(
     lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place, begin: str
 ) -> None:
-    """Addresses and paths alike; the rest of the cell is unchanged."""
+    """This applies to addresses and paths; the rest of the cell is unchanged."""
     reviewable(place, tables([expired(f"{begin}1+1", path=f"{begin}cmd|' /C calc'!A0")]))
 
     text = lakegc.output(sandbox.settings, "review", name, "--list", "--format", "csv")

@@ -95,8 +95,8 @@ def test_longer_retention_is_set_without_confirmation_and_shorter_one_only_with_
     assert output.index("main: 28 days → 7 days") < output.index("default: 21 days → 22 days")
 
 
-def test_rules_that_the_server_already_has_are_not_set_again(lakegc: Lakegc, lake: Lake, tmp_path: Path) -> None:
-    """The history has only changes."""
+def test_rules_that_are_already_set_are_not_set_again(lakegc: Lakegc, lake: Lake, tmp_path: Path) -> None:
+    """The history contains only real changes."""
     lake.lakefs.set_rules(lake.name, Rules(21, {"main": 28}))
 
     outcome = set_rules(lakegc, lake, written(tmp_path, 21, main=28))
@@ -126,7 +126,7 @@ def test_rules_that_somebody_else_changed_in_the_meantime_are_not_overwritten(
 
 
 def test_a_file_that_does_not_fit_the_repository_is_refused(lakegc: Lakegc, lake: Lake, tmp_path: Path) -> None:
-    """A misspelt branch would silently get the default."""
+    """If it weren't refused, a misspelled branch would silently get the default."""
     set_rules(lakegc, lake, written(tmp_path, 7, mian=90)).stopped(2, "branch 'mian'", "Did you mean main?")
     set_rules(lakegc, lake, written(tmp_path, 0)).stopped(2, "no rules at all")
     set_rules(lakegc, lake, str(tmp_path / "missing.json")).stopped(2, "missing.json can't be read")
@@ -136,7 +136,7 @@ def test_a_file_that_does_not_fit_the_repository_is_refused(lakegc: Lakegc, lake
 
 
 def test_rules_changed_without_lakegc_are_shown_as_such(lakegc: Lakegc, lake: Lake, tmp_path: Path) -> None:
-    """Somebody may use lakectl; rules of branches that are gone by now are marked, too."""
+    """For example, somebody may have used lakectl. Rules for branches that no longer exist are also marked."""
     set_rules(lakegc, lake, written(tmp_path, 21), "--yes", "--by", "Ada")
     lake.lakefs.set_rules(lake.name, Rules(7, {"gone": 3}))
 
@@ -150,7 +150,7 @@ def test_rules_changed_without_lakegc_are_shown_as_such(lakegc: Lakegc, lake: La
 def test_the_history_is_signed_if_a_key_is_set_and_an_altered_one_stops_changes(
     lakegc: Lakegc, lake: Lake, tmp_path: Path
 ) -> None:
-    """Nobody who can write to the bucket can put a change into somebody else's mouth."""
+    """Nobody who can only write to the bucket can attribute a change to somebody else."""
     assert set_rules(lakegc, lake, written(tmp_path, 21), "--yes", "--by", "Ada", signing_key=KEY).code == 0
     path, signed = lake.folder / RULES_HISTORY_KEY, target_of({**lake.sandbox.settings, "signing_key": KEY}, lake.name)
     assert [change.who for change in read_rules_history(signed.place).changes] == ["Ada"]
@@ -164,7 +164,7 @@ def test_the_history_is_signed_if_a_key_is_set_and_an_altered_one_stops_changes(
 
 
 def test_a_change_is_added_to_a_history_that_another_process_wrote_at_the_same_time(lake: Lake) -> None:
-    """No change is lost, and only so many are kept."""
+    """No change is lost, and the number of kept changes is limited."""
     now, read = lake.now, rules_history._read
 
     def read_before_another_process_writes(place: Place) -> Any:
@@ -188,7 +188,7 @@ def test_a_change_is_added_to_a_history_that_another_process_wrote_at_the_same_t
     assert [change.who for change in read_rules_history(lake.place).changes] == ["other", "last"]
 
 
-def test_a_history_of_large_rules_keeps_fewer_changes_so_that_it_can_always_be_read(lake: Lake) -> None:
+def test_a_history_of_large_rules_keeps_only_as_many_changes_as_can_be_read(lake: Lake) -> None:
     """Rules for thousands of branches, changed hundreds of times, would exceed the limit of a record."""
     rules = Rules(1, {f"branch-{number:05}": 2 for number in range(100)})
     changes = [RulesChange(f"{number}", lake.now, rules, rules) for number in range(9)]
@@ -202,7 +202,7 @@ def test_a_history_of_large_rules_keeps_fewer_changes_so_that_it_can_always_be_r
     assert [change.who for change in kept] == ["6", "7", "8"]
 
 
-def test_a_single_change_that_is_too_large_is_recorded_all_the_same(lake: Lake) -> None:
+def test_a_single_change_is_recorded_even_if_it_is_too_large(lake: Lake) -> None:
     with mock.patch.object(rules_history, "MAX_BYTES", 1):
         add_rules_change(lake.place, RulesChange("first", lake.now, None, Rules(1)))
         add_rules_change(lake.place, RulesChange("second", lake.now, Rules(1), Rules(2)))
@@ -210,7 +210,7 @@ def test_a_single_change_that_is_too_large_is_recorded_all_the_same(lake: Lake) 
     assert [change.who for change in read_rules_history(lake.place).changes] == ["second"]
 
 
-def test_a_server_that_stores_other_rules_is_reported(lake: Lake) -> None:
-    """A real server takes zero days everywhere for no rules."""
+def test_a_server_that_stores_different_rules_is_reported(lake: Lake) -> None:
+    """A real server takes zero days everywhere to mean that there are no rules."""
     with pytest.raises(DamagedData, match="were set, but the server now has none"):
         lake.lakefs.set_rules(lake.name, Rules(0))

@@ -47,7 +47,7 @@ def pattern(message: str) -> re.Pattern[str]:
 
 
 @pytest.mark.parametrize("message", first_cells("message"))
-def test_each_quoted_message_is_one_of_lakegc(message: str) -> None:
+def test_each_quoted_message_exists_in_the_code(message: str) -> None:
     assert any(pattern(message).search(text) for text in texts_of_the_code())
 
 

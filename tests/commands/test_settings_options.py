@@ -1,4 +1,4 @@
-"""Settings on the command line and in Dagster: a misspelt one stops a command before it does anything."""
+"""Settings on the command line and in Dagster: a misspelled one stops a command before it does anything."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.support.mark_runs import environment, resources
 __all__ = ["dagster_home", "lake", "lakegc", "sandbox"]
 
 
-def test_a_sweep_with_a_misspelt_backup_setting_is_refused(lake: Lake, lakegc: Lakegc) -> None:
-    """An operator who sets LAKEGC_BAKCUP_TO relies on a backup: nothing may be deleted as if none were wanted."""
+def test_a_sweep_with_a_misspelled_backup_setting_is_refused(lake: Lake, lakegc: Lakegc) -> None:
+    """An operator who sets LAKEGC_BAKCUP_TO relies on a backup, so nothing must be deleted without one."""
     lake.add_mark()
     lake.approve()
     settings = {**lake.sandbox.settings, "bakcup_to": "/somewhere"}
@@ -33,7 +33,7 @@ def test_a_sweep_with_a_misspelt_backup_setting_is_refused(lake: Lake, lakegc: L
 
 
 def test_an_unknown_setting_is_refused_and_the_closest_name_is_suggested(lake: Lake, lakegc: Lakegc) -> None:
-    """`--set` takes settings and nothing else."""
+    """`--set` accepts only settings."""
     settings = lake.sandbox.settings
 
     lakegc(settings, "--set", "bakcup_to=x", "status").stopped(2, "bakcup_to", "Did you mean backup_to?")
@@ -41,8 +41,8 @@ def test_an_unknown_setting_is_refused_and_the_closest_name_is_suggested(lake: L
     lakegc(settings, "--set", "backup_to", "status").stopped(2, "expected backup_to=VALUE")
 
 
-def test_holds_of_an_option_do_not_replace_those_of_the_variable(lakegc: Lakegc) -> None:
-    """All sources of holds add up, so an option that would hide others is refused."""
+def test_holds_given_by_an_option_do_not_replace_those_of_the_variable(lakegc: Lakegc) -> None:
+    """Holds from all sources apply together, so an option that would hide others is refused."""
     lakegc({"holds": "[]"}, "--set", "holds=[]", "config", "check").stopped(2, "--set holds: LAKEGC_HOLDS or another")
     lakegc({}, "--set", "holds=[]", "--set", "holds=[]", "config", "check").stopped(2, "Pass all of them in one list")
 

@@ -72,10 +72,10 @@ def test_status_shows_a_row_for_each_repository_or_the_marks_of_the_given_one(
     assert "hostile" not in of_one
 
 
-def test_the_overview_says_what_each_repository_waits_for(
+def test_the_overview_says_what_each_repository_is_waiting_for(
     hostile: Marked, still: Marked, pond: str, lakegc: Lakegc
 ) -> None:
-    """The command is the one that the repository needs next; a repository without marks is in the table, too."""
+    """The command is the one that the repository needs next. Repositories without marks are also in the table."""
     settings = {**still.settings, "owners": "data-platform"}
     output = lakegc(settings, "status").out
     document = json.loads(lakegc(settings, "status", "--format", "json").out)
@@ -105,7 +105,7 @@ def test_the_overview_lists_the_newest_mark_first(hostile: Marked, still: Marked
 
 
 def test_the_marks_of_a_repository_are_listed_newest_first(still: Marked, lakegc: Lakegc, written: list[Path]) -> None:
-    """Ids needn't sort by time."""
+    """Ids don't have to sort by time."""
     start = Mark.open(still.place, "m1").record.start
     another(still, written, "a-newer", start=start + timedelta(days=1))
     another(still, written, "z-older", start=start - timedelta(days=1))
@@ -163,7 +163,7 @@ def test_foreign_marks_are_listed_beside_lakegcs_own(still: Marked, lakegc: Lake
 
 
 def test_ids_and_names_chosen_by_others_are_escaped(still: Marked, lakegc: Lakegc, written: list[Path]) -> None:
-    """An id of a folder or the maker of a mark could move the cursor or be read as markup."""
+    """The id of a folder or the name of a mark's maker could move the cursor or be read as markup."""
     reference(still, written, "\x1b[31m[bold]x")
     another(still, written, "odd", by="[/nobody]\x1b]0;title\x07")
 
@@ -174,7 +174,7 @@ def test_ids_and_names_chosen_by_others_are_escaped(still: Marked, lakegc: Lakeg
     assert "[/nobody]\\x1b]0;title\\x07" in output
 
 
-def test_a_repository_that_cannot_be_read_is_named_beside_the_others(
+def test_a_repository_that_cannot_be_read_is_shown_beside_the_others(
     hostile: Marked, still: Marked, lakegc: Lakegc
 ) -> None:
     """The reason is shown. If only this repository is requested, the command fails."""

@@ -34,8 +34,10 @@ def variants(outcome: Outcome) -> dict[str, Mapping[str, Any]]:
     return {row["variant"]: row for row in json.loads(outcome.out)["variants"]}
 
 
-def test_several_rule_files_are_compared_with_todays_rules(lakegc: Lakegc, hostile: Marked, tmp_path: Path) -> None:
-    """In objects, bytes and money, by branch, and with the differences from today."""
+def test_several_rule_files_are_compared_with_the_current_rules(
+    lakegc: Lakegc, hostile: Marked, tmp_path: Path
+) -> None:
+    """The comparison is in objects, bytes and money, by branch, and with the differences from the current rules."""
     longer, shorter = rules_file(tmp_path, "longer.yaml", 100), rules_file(tmp_path, "shorter.yml", 0, main=1)
     outcome = ask(
         lakegc, hostile, "--rules", longer, "--rules", shorter, "--format", "json", price_per_gb_month="1073741824"
@@ -58,8 +60,10 @@ def test_several_rule_files_are_compared_with_todays_rules(lakegc: Lakegc, hosti
     assert (document["based_on"], document["stored"]["objects"]) == ("m1", len(HOSTILE) + 3)
 
 
-def test_the_table_names_each_variant_and_changes_nothing(lakegc: Lakegc, hostile: Marked, tmp_path: Path) -> None:
-    """Holds, another minimum age and rules can be combined."""
+def test_the_table_names_each_variant_and_says_that_nothing_is_changed(
+    lakegc: Lakegc, hostile: Marked, tmp_path: Path
+) -> None:
+    """Holds, a different minimum age and rules can be combined."""
     rules = rules_file(tmp_path, "r.yaml", 100)
     output = ask(lakegc, hostile, "--rules", rules, "--hold", "prefix=data/s/", "--min-age", "0d").out
 
@@ -71,7 +75,7 @@ def test_the_table_names_each_variant_and_changes_nothing(lakegc: Lakegc, hostil
 
 
 def test_holds_of_every_kind_and_a_minimum_age_can_be_tried(lakegc: Lakegc, hostile: Marked) -> None:
-    """An address alone holds that object."""
+    """An address without a kind puts that object on hold."""
     kept = sum(key.startswith("data/s/") for key in HOSTILE)
     for hold, fewer in {
         "prefix=data/s/": kept, "data/tab\there/a": 1, "paths=a": 1, "branches=m*:90": 1, "history=v*": 0,
@@ -105,7 +109,7 @@ def test_a_repository_without_any_mark_is_refused(lakegc: Lakegc, sandbox: Sandb
 
 
 def test_a_saved_result_cannot_be_approved(lakegc: Lakegc, hostile: Marked, tmp_path: Path) -> None:
-    """It names no set of objects; the message leads to a mark with the new rules."""
+    """A result names no set of objects. The message says how to make a mark with the new rules."""
     result = tmp_path / "result.json"
     result.write_text(ask(lakegc, hostile, "--min-age", "1d", "--format", "json").out)
 

@@ -17,7 +17,7 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
 class Console(code.InteractiveConsole):
-    """An interactive interpreter, into which the blocks of the page are pasted. `errors` is what it complains about."""
+    """An interactive interpreter into which the blocks of the page are pasted. `errors` is what it complains about."""
 
     errors = ""
 
@@ -27,7 +27,7 @@ class Console(code.InteractiveConsole):
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """The names that the page's Python defines, and in `values` the expressions whose values its comments state."""
+    """The names that the page's Python defines. `values` has the expressions whose values its comments state."""
     names: dict[str, Any] = {"values": {}}
     console = Console(names)
     try:
@@ -44,8 +44,8 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
         names["sandbox"].stop()
 
 
-def test_the_reference_formula_loses_what_the_page_says(shown: dict[str, Any]) -> None:
-    """Each parent is lost or not by the ids of commits, so that all 20 are kept once in a million runs."""
+def test_the_reference_formula_loses_the_objects_that_the_page_says(shown: dict[str, Any]) -> None:
+    """Whether a parent is lost depends on the ids of commits. All 20 are kept only once in a million runs."""
     values = dict(shown["values"])
     parents = values.pop("len(parents & reference_would_delete())")
 
