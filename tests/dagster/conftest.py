@@ -1,4 +1,4 @@
-"""Fixtures of sensors and schedules: a Dagster instance, and repositories with finished marks, made without Spark."""
+"""Fixtures for sensors and schedules: a Dagster instance, and repositories with finished marks, made without Spark."""
 
 from __future__ import annotations
 

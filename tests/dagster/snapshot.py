@@ -1,4 +1,5 @@
-"""The graph as one page of text: names first, so that what was added or lost is the first difference; then the rest."""
+"""The graph as one page of text. Names come first, so that added or lost ones are the first difference; then the
+rest."""
 
 from __future__ import annotations
 

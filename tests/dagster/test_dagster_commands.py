@@ -1,4 +1,4 @@
-"""Dagster's own commands on a mark, as the page on operations shows them."""
+"""Dagster's own commands on a mark, as shown on the page on operations."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ EXECUTE = 'dagster job execute -m lakegc_assets.definitions -j mark --tags \'{{"
 
 
 def ended(command: str) -> Result:
-    """How Dagster's command ends, in this process: it makes its runs in its own process, too."""
+    """The result of Dagster's command, run in this process. Dagster's runs are in its own process, too."""
     name, *arguments = shlex.split(command)
     assert name == "dagster"
     return CliRunner().invoke(cli, arguments)
 
 
 def test_the_documented_commands_add_the_partition_that_a_new_mark_needs(tmp_path: Path) -> None:
-    """Dagster's own commands can't add one. Here the mark is of a repository that doesn't exist."""
+    """Dagster's own commands can't add one. The mark here is of a repository that doesn't exist."""
     for command in (f"python -c '{ADD}'", MATERIALIZE, EXECUTE):
         assert command.format("lake:m1") in PAGE
     with (

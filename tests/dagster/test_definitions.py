@@ -47,7 +47,7 @@ print(json.dumps({
 
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What a process without settings and without a home observed while it loaded the definitions."""
+    """What a process without settings and without a home folder observed while it loaded the definitions."""
     home = tmp_path_factory.mktemp("home")
     environ = {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-W", "default", "-c", LOAD]
@@ -58,7 +58,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def test_loading_the_definitions_has_no_side_effects(loaded: dict[str, Any]) -> None:
-    """Loading opens no connection, starts no process or thread, and writes no file, in the home or elsewhere."""
+    """Loading opens no connection, starts no process or thread, and writes no file, in the home folder or elsewhere."""
     assert (loaded["seen"], loaded["threads"], loaded["home"]) == ([], ["MainThread"], [])
 
 

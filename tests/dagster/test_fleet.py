@@ -1,4 +1,4 @@
-"""What the UI says about the whole fleet: which repositories are overdue, and which deployment made a mark."""
+"""What the UI shows about the whole fleet: which repositories are overdue, and which deployment made a mark."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def freshness(
     return {evaluation.check_name: evaluation for evaluation in result.get_asset_check_evaluations()}
 
 
-def test_a_repository_without_a_recent_mark_is_named(lake: Lake, instance: dg.DagsterInstance) -> None:
-    """Marks of other repositories, and materializations that somebody reported for any text, don't hide it."""
+def test_a_repository_without_a_recent_mark_is_reported(lake: Lake, instance: dg.DagsterInstance) -> None:
+    """Marks of other repositories, and materializations that somebody reported for an arbitrary text, don't hide it."""
     report(instance, "expired_set", f"{lake.name}:m1")
     report(instance, "expired_set", "nonsense")
     new = lake.sandbox.create(f"{lake.name}-new").id
@@ -55,7 +55,7 @@ def test_a_repository_without_a_recent_mark_is_named(lake: Lake, instance: dg.Da
     ("expired", "swept", "expected"),
     [(0, False, ""), (2, False, "2 objects are expired, and it was never swept"), (2, True, "the newest sweep is")],
 )
-def test_a_repository_that_is_never_swept_is_named_if_objects_are_expired(
+def test_a_repository_that_is_never_swept_is_reported_if_objects_are_expired(
     lake: Lake, instance: dg.DagsterInstance, expired: int, swept: bool, expected: str
 ) -> None:
     report(instance, "expired_set", f"{lake.name}:m1", expired=9)
@@ -86,10 +86,10 @@ def mark_while_another_deployment_does(
 
 
 @pytest.mark.parametrize("tag", ["dagster/schedule_name", "dagster/sensor_name"])
-def test_a_scheduled_mark_that_another_deployment_is_making_says_so_and_does_not_fail(
+def test_the_run_of_a_mark_that_another_deployment_is_making_says_so_and_does_not_fail(
     lake: Lake, instance: dg.DagsterInstance, tag: str
 ) -> None:
-    """Both have the same fleet file, and so the same times. The mark of the other one counts."""
+    """Both deployments have the same fleet file, and therefore the same times. The mark of the other one counts."""
     result = mark_while_another_deployment_does(lake, instance, {tag: "mark_repositories"})
 
     assert result.success
@@ -130,8 +130,8 @@ def test_changed_retention_rules_are_described(
         assert (sentence or "").startswith("The retention rules have changed on the server since mark m0: " + expected)
 
 
-def test_an_unreadable_previous_mark_leaves_it_open_whether_rules_were_changed(lake: Lake) -> None:
-    """The first mark has no previous one, and so no sentence."""
+def test_changes_of_rules_since_an_unreadable_previous_mark_are_described_as_unknown(lake: Lake) -> None:
+    """The first mark has no previous one, so there is no sentence about changes."""
     assert changed_rules(lake.add_mark(mark_id="first")) is None
     mark = lake.add_mark(previous={"mark_id": "m0", "unreadable": []})
     assert "since mark m0 is unknown: there is no mark m0" in (changed_rules(mark) or "")

@@ -1,6 +1,6 @@
 """Weeks of a fleet in fast motion: the sandbox's clock is set, and the test plays Dagster's daemon.
 
-Every night each repository is marked. One approves its marks by a policy, one is approved by a person now and then, and
+Every repository is marked each night. One has its marks approved by a policy, another one by a person now and then, and
 one can't be read for some days. Sweeps quarantine; every morning, old quarantines are purged and old marks retired.
 """
 
@@ -75,7 +75,7 @@ class Fleet:
         return moment
 
     def use(self, day: int) -> None:
-        """A day of work: new, changed and deleted files, and a staged one that is dropped again."""
+        """A day of work: new, changed and deleted files, and a staged one that is reset."""
         for name, live in self.live.items():
             lake = self.sandbox.repository(name)
             changed = {f"day/{day}": f"{name} {day}".encode(), "table": f"{name}, version {day}".encode()}
@@ -89,7 +89,7 @@ class Fleet:
             lake.commit("main", f"day {day}")
 
     def mark_at(self, moment: datetime) -> None:
-        """A tick of the schedule, and the marks that it requests."""
+        """Evaluate a tick of the schedule, and run the marks that it requests."""
         with environment(self.settings), self.schedule_context(moment) as context:
             requests = mark_repositories.evaluate_tick(context).run_requests or []
         for request in requests:
@@ -114,7 +114,7 @@ class Fleet:
             auto_approvals.evaluate_tick(context)
 
     def sweep_approved(self) -> None:
-        """A tick of the sensor, and the sweeps that it requests."""
+        """Evaluate a tick of the sensor, and run the sweeps that it requests."""
         with environment(self.settings), self.sensor_context(self.cursor) as context:
             tick = approved_sweeps.evaluate_tick(context)
         self.cursor = tick.cursor or self.cursor
@@ -124,7 +124,8 @@ class Fleet:
             self.swept.append(partition)
 
     def retire_at(self, moment: datetime) -> None:
-        """A tick of the schedule, and the run that it requests. The run fails for a repository that can't be read."""
+        """Evaluate a tick of the schedule, and run what it requests. The run fails for a repository that can't be
+        read."""
         with environment(self.settings):
             with self.schedule_context(moment) as context:
                 assert retire_old_marks.evaluate_tick(context).run_requests
@@ -146,7 +147,8 @@ class Fleet:
             assert {path: lake.read("main", path)[1] for path in live} == live
 
     def check_that_all_were_marked_on(self, day: datetime) -> None:
-        """Also the repository that could not be read for some days; only its marks of these days failed."""
+        """Check that every repository was marked on these days. For the one that could not be read for some days, only
+        the marks of those days failed."""
         assert {partition.repository for partition in self.failed} == {FAILING}
         assert len(self.failed) <= len(FAILS)
         for name in self.live:
@@ -189,8 +191,8 @@ def fleet(tmp_path: Path, instance: dg.DagsterInstance) -> Iterator[Fleet]:
 
 
 @pytest.mark.timeout(60 + 30 * DAYS)
-def test_weeks_of_a_fleet_lose_nothing_leave_nothing_stuck_and_need_bounded_space(fleet: Fleet) -> None:
-    """Set LAKEGC_LONG_FLEET_DAYS for more days. Space is only compared over enough of them."""
+def test_a_fleet_runs_for_weeks_without_losses_stuck_runs_or_unbounded_growth(fleet: Fleet) -> None:
+    """Set LAKEGC_LONG_FLEET_DAYS for more days. The space is compared only over enough days."""
     sizes: list[dict[str, int]] = []
     for day in range(DAYS):
         midnight = START + timedelta(days=day)

@@ -1,4 +1,4 @@
-"""The asset graph: what is in it, in which order it reads, and no change of it unnoticed."""
+"""The asset graph: its content, the order in which it reads, and a snapshot that shows any change."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def key(name: str) -> dg.AssetKey:
 
 
 def test_the_graph_equals_its_snapshot_in_graph_txt() -> None:
-    """Where a change is meant, `UPDATE_GRAPH=1 pytest tests/dagster` writes it."""
+    """If a change is intended, `UPDATE_GRAPH=1 pytest tests/dagster` updates the snapshot."""
     now = snapshot.page(defs)
     if os.environ.get("UPDATE_GRAPH"):
         snapshot.SNAPSHOT.write_text(snapshot.written(now), encoding="utf-8")
@@ -42,13 +42,13 @@ def test_commits_are_read_after_staged_addresses() -> None:
 
 
 @pytest.mark.parametrize(("earlier", "later"), list(pairwise(CHAIN)))
-def test_each_step_waits_for_the_one_before_it(earlier: str, later: str) -> None:
+def test_each_step_depends_on_the_one_before_it(earlier: str, later: str) -> None:
     """Listing, staged, commits, ranges, expired set."""
     assert key(earlier) in GRAPH.get(key(later)).parent_keys
 
 
-def test_the_jobs_only_possible_order_is_the_chain_that_records_are_checked_against() -> None:
-    """A mark's record is checked against it."""
+def test_the_only_possible_order_of_the_jobs_steps_is_the_chain() -> None:
+    """A mark's record is checked against the chain."""
     steps = [node.name for node in defs.resolve_job_def(mark_job.name).nodes_in_topological_order]
 
     assert [step for step in steps if step in CHAIN] == list(CHAIN)
@@ -56,7 +56,7 @@ def test_the_jobs_only_possible_order_is_the_chain_that_records_are_checked_agai
 
 
 def test_every_asset_is_partitioned_and_described() -> None:
-    """The description is a sentence about what a row of it is."""
+    """The description is a sentence about what a row of the asset is."""
     for key in GRAPH.get_all_asset_keys():
         node = GRAPH.get(key)
         assert node.partitions_def == PARTITIONS, key
@@ -64,7 +64,7 @@ def test_every_asset_is_partitioned_and_described() -> None:
 
 
 def test_every_check_belongs_to_an_asset_and_describes_what_it_guards_against() -> None:
-    """The description needs no other page: no number of an invariant stands for it."""
+    """The description can be understood without another page: it doesn't cite an invariant by its number."""
     for check in GRAPH.asset_check_keys:
         assert check.asset_key in GRAPH.get_all_asset_keys()
         described = GRAPH.get(check).description or ""
@@ -74,7 +74,7 @@ def test_every_check_belongs_to_an_asset_and_describes_what_it_guards_against() 
 
 
 def test_descriptions_in_the_ui_cite_no_invariant_by_its_number() -> None:
-    """Descriptions of assets, jobs, schedules and sensors have to be understood without another page."""
+    """Descriptions of assets, jobs, schedules and sensors have to be understandable without another page."""
     location = defs.get_repository_def()
     described = [GRAPH.get(key).description for key in GRAPH.get_all_asset_keys()]
     described += [definition.description for definition in (*location.get_all_jobs(), *location.sensor_defs)]

@@ -1,4 +1,4 @@
-"""Dagster's instance: with the example's Postgres, with lakegc's own settings, and with settings that don't work."""
+"""Dagster's instance: with the example's Postgres, with lakegc's own settings, and with invalid settings."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def home(tmp_path: Path) -> Iterator[Path]:
         yield folder
 
 
-def test_marks_and_approvals_are_in_postgres_for_the_sensor_and_after_a_restart(
+def test_marks_and_approvals_in_postgres_are_seen_by_the_sensor_and_after_a_restart(
     server: Postgres, home: Path, tmp_path: Path
 ) -> None:
     os.environ.update(server.environment())
@@ -79,7 +79,7 @@ def test_marks_and_approvals_are_in_postgres_for_the_sensor_and_after_a_restart(
 
 
 def test_the_example_and_the_settings_that_lakegc_writes_agree() -> None:
-    """A team's instance differs in its storage and in what a team needs in addition."""
+    """A team's instance differs in its storage and in some additional settings that a team needs."""
     example, written = yaml.safe_load(EXAMPLE), yaml.safe_load(DAGSTER_SETTINGS)
 
     assert {name: example[name] for name in written} == written
@@ -97,7 +97,7 @@ def test_the_example_and_the_settings_that_lakegc_writes_agree() -> None:
     ],
     ids=["unset variables", "a misspelled key", "invalid YAML", "no driver", "a contradiction"],
 )
-def test_invalid_settings_of_dagster_are_errors_that_name_the_file_and_the_problem(
+def test_the_error_about_invalid_dagster_settings_names_the_file_and_the_problem(
     home: Path, content: str, words: str
 ) -> None:
     for name in VARIABLES:
@@ -112,8 +112,8 @@ def test_invalid_settings_of_dagster_are_errors_that_name_the_file_and_the_probl
     assert "\n" not in str(caught.value)
 
 
-def test_the_ui_does_not_start_with_invalid_settings_of_dagster(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dagster itself would print pages about them."""
+def test_the_ui_does_not_start_with_invalid_dagster_settings(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dagster itself would print pages of output about them."""
     monkeypatch.setattr(os, "execv", lambda *_: pytest.fail("the web server was started"))
     (home / "dagster.yaml").write_text("storage: [")
     with pytest.raises(WrongUsage, match="isn't valid YAML"):

@@ -1,4 +1,4 @@
-"""The sensor that starts failed sweeps again: once, with the same options, and only while they are approved."""
+"""The sensor that restarts failed sweeps: once, with the same options, and only while they are approved."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ def watched(lake: Lake, instance: dg.DagsterInstance) -> Watched:
 
 
 @pytest.mark.parametrize("job", [sweep_job.name, backup_and_sweep_job.name])
-def test_a_failed_sweep_is_started_again_with_the_same_options(watched: Watched, job: str) -> None:
-    """Objects that were to be quarantined are not deleted instead."""
+def test_a_failed_sweep_is_restarted_with_the_same_options(watched: Watched, job: str) -> None:
+    """Objects that were to be quarantined must not be deleted instead."""
     run_id = watched.fail(job, config=QUARANTINE)
     [request] = watched.tick()
 
@@ -90,8 +90,9 @@ def test_a_failed_sweep_is_started_again_with_the_same_options(watched: Watched,
     assert watched.tick() == []
 
 
-def test_a_sweep_is_started_again_once_under_one_approval(watched: Watched) -> None:
-    """Afterwards its page says what to do. The tags of runs remember it, even if the sensor's cursor is reset."""
+def test_a_failed_sweep_is_restarted_only_once_per_approval(watched: Watched) -> None:
+    """Afterwards, its page says what to do. The tags of runs remember the restart, even if the sensor's cursor is
+    reset."""
     before = watched.cursor
     watched.fail()
     [request] = watched.tick()
@@ -107,8 +108,8 @@ def test_a_sweep_is_started_again_once_under_one_approval(watched: Watched) -> N
     assert watched.tick() == []
 
 
-def test_a_failed_sweep_is_started_again_under_the_key_of_an_earlier_version(watched: Watched) -> None:
-    """Dagster doesn't have the partition's present key, and fails the tick if a run is requested for it."""
+def test_a_failed_sweep_is_restarted_under_the_partition_key_of_an_earlier_version(watched: Watched) -> None:
+    """Dagster doesn't have the partition's current key, and the tick would fail if a run were requested for it."""
     [present, earlier] = Partition.parse(watched.key).keys
     watched.instance.delete_dynamic_partition("repository_and_mark", present)
     watched.instance.add_dynamic_partitions("repository_and_mark", [earlier])
@@ -120,8 +121,8 @@ def test_a_failed_sweep_is_started_again_under_the_key_of_an_earlier_version(wat
     assert watched.tick() == []
 
 
-def test_several_failed_runs_of_one_sweep_are_started_again_once(watched: Watched) -> None:
-    """A person has launched it a second time, which failed as well, before the sensor's next tick."""
+def test_several_failed_runs_of_a_sweep_cause_one_restart(watched: Watched) -> None:
+    """Before the sensor's next tick, a person launched the sweep a second time, which failed as well."""
     watched.fail()
     watched.fail()
 
@@ -129,7 +130,7 @@ def test_several_failed_runs_of_one_sweep_are_started_again_once(watched: Watche
 
 
 def test_a_run_that_was_created_but_not_launched_is_requested_again(watched: Watched) -> None:
-    """The daemon was killed in between. The run's key is the same, so that Dagster launches the existing run."""
+    """The daemon was killed in between. The request has the same run key, so that Dagster launches the existing run."""
     before = watched.cursor
     watched.fail()
     [request] = watched.tick()
@@ -151,8 +152,8 @@ def test_a_new_approval_permits_another_resumption(watched: Watched) -> None:
     assert first.run_key != second.run_key
 
 
-def test_a_sweep_that_had_begun_is_resumed_after_its_lease_has_ended(watched: Watched) -> None:
-    """The lease may be that of the killed sweep, or of a person who resumes it."""
+def test_a_sweep_that_had_begun_is_resumed_once_its_lease_has_expired(watched: Watched) -> None:
+    """The lease may be that of the killed sweep, or of a person who is resuming it."""
     store = watched.lake.place.store()
     set_state(watched.lake, MarkState.SWEEPING)
     hold_lease(store, "m1")
@@ -171,7 +172,7 @@ def set_state(lake: Lake, state: MarkState, **changes: Any) -> None:
 
 
 @pytest.mark.parametrize("state", [MarkState.SWEPT, MarkState.MARKED])
-def test_a_sweep_that_was_finished_or_revoked_meanwhile_is_left_without_a_message(
+def test_a_sweep_that_has_since_been_finished_or_revoked_is_left_alone_without_a_message(
     watched: Watched, state: MarkState
 ) -> None:
     """A person has already taken care of it."""
@@ -185,8 +186,8 @@ def test_a_sweep_that_was_finished_or_revoked_meanwhile_is_left_without_a_messag
     assert watched.advice() == []
 
 
-def test_a_sweep_that_has_begun_is_not_resumed_after_its_approval_has_ended(watched: Watched) -> None:
-    """A person may still resume it; a sensor doesn't."""
+def test_a_sweep_that_has_begun_is_not_resumed_once_its_approval_has_expired(watched: Watched) -> None:
+    """A person may still resume it; the sensor doesn't."""
     watched.lake.revoke()
     watched.lake.approve(until=watched.lake.now + timedelta(milliseconds=50))
     set_state(watched.lake, MarkState.SWEEPING)
@@ -213,7 +214,7 @@ def test_a_sweep_that_has_begun_is_not_resumed_after_its_approval_has_ended(watc
         (lambda lake: (lake.folder / lake.proposal().mark.key).unlink(), "lakegc has no such mark"),
     ],
 )
-def test_a_sweep_that_may_not_be_resumed_is_left_with_the_reason(
+def test_the_page_of_a_sweep_that_must_not_be_resumed_shows_the_reason(
     watched: Watched, alter: Callable[[Lake], object], expected: str
 ) -> None:
     watched.fail()
@@ -225,7 +226,7 @@ def test_a_sweep_that_may_not_be_resumed_is_left_with_the_reason(
 
 
 def test_a_mark_that_has_become_too_old_is_not_swept_again(watched: Watched) -> None:
-    """The limit of today counts, even if it was lowered after the approval."""
+    """The current limit counts, even if it was lowered after the approval."""
     watched.fail()
     watched.settings["brake_age"] = "30m"  # the mark was finished an hour ago
 
@@ -233,7 +234,7 @@ def test_a_mark_that_has_become_too_old_is_not_swept_again(watched: Watched) -> 
     assert "too old (brake_age)" in watched.advice()[0]
 
 
-def test_runs_of_people_and_of_other_jobs_are_left_alone(watched: Watched) -> None:
+def test_runs_of_other_jobs_and_sweeps_that_a_person_started_or_stopped_are_left_alone(watched: Watched) -> None:
     """A person who stopped a sweep, or swept in a terminal, decides what happens next."""
     watched.fail(tags={COMMAND_LINE_TAG: "true"})
     watched.fail(backup_job.name)
@@ -251,8 +252,8 @@ def test_failures_from_before_the_sensor_was_turned_on_are_left_alone(watched: W
     assert watched.tick() == []
 
 
-def test_a_failing_repository_holds_up_no_other(watched: Watched) -> None:
-    """Neither one that doesn't exist, nor an invalid partition, nor a damaged record."""
+def test_a_failing_repository_does_not_hold_up_other_sweeps(watched: Watched) -> None:
+    """Examples are a repository that doesn't exist, an invalid partition, and a damaged record."""
     damaged = watched.lake.add_mark(mark_id="m2")
     watched.lake.place.store().write(damaged.key, b"not JSON")
     for key in ("ghost:m1", "nonsense", f"{watched.lake.name}:m2", watched.key):
@@ -261,7 +262,7 @@ def test_a_failing_repository_holds_up_no_other(watched: Watched) -> None:
     assert [request.partition_key for request in watched.tick()] == [watched.key]
 
 
-def test_a_repository_that_can_not_be_read_now_is_looked_at_again(watched: Watched) -> None:
+def test_a_repository_that_cannot_be_read_now_is_checked_again_by_a_later_tick(watched: Watched) -> None:
     """Its failed sweep isn't forgotten."""
     watched.fail()
     watched.lake.sandbox.fail(watched.lake.name, 503)
@@ -276,7 +277,8 @@ def test_a_repository_that_can_not_be_read_now_is_looked_at_again(watched: Watch
 def test_a_sweep_whose_process_died_is_recorded_as_failed_and_resumed(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is shown as started for ever otherwise. While it holds the lease, it is alive."""
+    """If it weren't recorded, the sweep would be shown as running forever. While the process holds the lease, it counts
+    as alive."""
     store = watched.lake.place.store()
     monkeypatch.setattr(dead_runs, "GRACE", timedelta(0))
     hold_lease(store, "m1")
@@ -299,7 +301,7 @@ def status(watched: Watched, run_id: str) -> dg.DagsterRunStatus:
 
 
 def test_a_sweep_knows_whether_the_sensor_or_a_person_launched_it(watched: Watched) -> None:
-    """A re-execution in the UI keeps the tags. The sweep that the sensor launched checks again whether it may start."""
+    """A re-execution in the UI keeps the tags. A sweep that the sensor launched checks again whether it may start."""
     watched.fail()
     [request] = watched.tick()
     by_sensor, by_person = dg.DagsterRun("sweep", tags=request.tags), dg.DagsterRun("sweep")

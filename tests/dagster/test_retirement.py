@@ -43,7 +43,7 @@ def settings(sandbox: Sandbox) -> Iterator[dict[str, str]]:
 
 
 def tick(instance: dg.DagsterInstance, at: datetime = MORNING) -> tuple[list[str | None], str]:
-    """The keys of the runs that the schedule requests, or why it skips the tick."""
+    """The run keys that the schedule requests, or why it skips the tick."""
     context = dg.build_schedule_context(instance, at, {"lakefs": LakeFSResource()}, defs.get_repository_def())
     with context:
         data = retire_old_marks.evaluate_tick(context)
@@ -71,10 +71,10 @@ def test_the_schedule_requests_one_run_each_morning(
     assert first == again != tomorrow
 
 
-def test_settings_of_one_repository_suffice_and_invalid_ones_of_another_do_no_harm(
+def test_the_settings_of_one_repository_suffice_even_if_those_of_another_are_invalid(
     settings: dict[str, str], instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Two sections of a fleet file contradict each other about lake-c."""
+    """Here, two sections of a fleet file contradict each other about lake-c."""
     fleet = tmp_path / "lakegc.toml"
     fleet.write_text(
         '[repositories.lake-b]\nretire_after = "30d"\n[repositories."*-c"]\npurge_after = "2d"\n'
@@ -100,7 +100,7 @@ def test_a_tick_is_skipped_if_the_server_cannot_be_reached(
 def test_ages_below_a_day_are_refused(
     settings: dict[str, str], instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, value: str
 ) -> None:
-    """A missing unit or zero must not retire every mark. The tick says what is wrong."""
+    """A missing unit or a zero must not retire every mark. The tick says what is wrong."""
     monkeypatch.setenv("LAKEGC_RETIRE_AFTER", value)
 
     assert "LAKEGC_RETIRE_AFTER" in tick(instance)[1]
@@ -118,18 +118,18 @@ def state_of(marks: OldMarks, mark_id: str) -> MarkState:
 
 
 def run(instance: dg.DagsterInstance) -> tuple[bool, str]:
-    """Whether the job succeeds, and why it fails."""
+    """Whether the job succeeds, and the reasons why it fails."""
     result = retire_job.execute_in_process(instance=instance, resources=resources(), raise_on_error=False)
     failures = [event.step_failure_data.error for event in result.all_events if event.is_step_failure]
     return result.success, " ".join(str(error.message) for error in failures if error is not None)
 
 
-def test_the_job_retires_marks_of_each_repository_whatever_the_others_do(
+def test_the_job_retires_marks_of_each_repository_even_if_others_fail_or_are_busy(
     settings: dict[str, str], sandbox: Sandbox, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One can't be read, and another run works on the next: only the first is a failure. Partitions of retired marks
-    are removed, also of those that another deployment retired; all others stay. The next morning, the run retires what
-    is left."""
+    """One repository can't be read, and another run works on the next one; only the first is a failure. Partitions of
+    retired marks are removed, including those of marks that another deployment retired; all others stay. The next
+    morning, the run retires what is left."""
     for key in partitions(instance):
         instance.delete_dynamic_partition(str(PARTITIONS.name), key)
     monkeypatch.setenv("LAKEGC_RETIRE_AFTER", "10d")
@@ -163,11 +163,11 @@ def test_the_job_retires_marks_of_each_repository_whatever_the_others_do(
     assert [lake.retire(10 * timedelta(days=1)).applied for lake in lakes] == [[], [], []]
 
 
-def test_only_so_many_partitions_are_removed_at_a_time(
+def test_the_number_of_partitions_that_are_removed_at_a_time_is_limited(
     instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each takes a transaction of Dagster's database. Partitions of other repositories and invalid ids don't match;
-    those with the keys of earlier versions do."""
+    """Each removal takes a transaction of Dagster's database. Partitions of other repositories and invalid ids don't
+    match; those with the keys of earlier versions do."""
     monkeypatch.setattr(retired_partitions, "MAX_PER_CALL", 2)
     ids = ["m1", "m2", "m3", "not/an id"]
     instance.add_dynamic_partitions(

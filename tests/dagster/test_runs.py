@@ -46,7 +46,7 @@ class World:
         return self.sandbox.local_path / "lake"
 
     def files(self) -> dict[str, bytes]:
-        """All files of the namespace but the lease, which each run takes and gives back."""
+        """All files of the namespace except the lease, which each run takes and releases."""
         paths = (path for path in self.folder.rglob("*") if path.is_file())
         contents = {path.relative_to(self.folder).as_posix(): path.read_bytes() for path in paths}
         return {name: data for name, data in contents.items() if name != LEASE_KEY}
@@ -66,7 +66,8 @@ class Run:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """An object that only an expired commit has, one that was reset, one committed, one staged."""
+    """A repository with objects: one that only an expired commit has, one that was reset, one committed, and one
+    staged."""
     with Sandbox(tmp_path_factory.mktemp("runs")) as sandbox, dg.DagsterInstance.ephemeral() as instance:
         lake, now = sandbox.create("lake"), sandbox.now()
         lake.put("main", "overwritten", b"first")
@@ -83,7 +84,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.fixture(scope="module")
 def ran(world: World) -> Run:
-    """The only complete run of this module."""
+    """The only complete run in this module."""
     run_mark(MARK, NO_MINIMUM_AGE, instance=world.instance, resources=resources())
     run = world.instance.get_runs()[0]
     events = world.events(run.run_id)
@@ -119,7 +120,7 @@ def launched(
 
 
 def failure_of(world: World, key: str, *, only: str = "", config: Mapping[str, Any] = NO_MINIMUM_AGE) -> dg.Failure:
-    """The failure that a run of a partition ends with."""
+    """The failure with which a run of a partition ends."""
     result = launched(world, key, only=only, config=config)
     assert not result.success
     failed = [event for event in result.all_events if event.is_step_failure]
@@ -132,7 +133,7 @@ def failure_of(world: World, key: str, *, only: str = "", config: Mapping[str, A
 def run_without_effect(
     world: World, key: str, *, only: str = "", config: Mapping[str, Any] = NO_MINIMUM_AGE
 ) -> Mapping[str, Any]:
-    """The reports of a partition's run that had nothing to do: it materializes nothing, and no step fails."""
+    """The messages of a partition's run that has nothing to do: it materializes nothing, and no step fails."""
     result = launched(world, key, only=only, config=config)
     assert result.success
     assert not [event for event in result.all_events if event.is_step_materialization]
@@ -148,7 +149,7 @@ def run_without_effect(
 def checked(
     world: World, key: str, checks: Sequence[dg.AssetChecksDefinition] = MARK_CHECKS
 ) -> dict[str, dg.AssetCheckEvaluation]:
-    """The checks alone, of a partition, as Dagster's UI runs them; no check may raise."""
+    """Run only the checks of a partition, as Dagster's UI does; no check may raise an error."""
     world.instance.add_dynamic_partitions("repository_and_mark", [key])
     job = dg.define_asset_job("checks", selection=dg.AssetSelection.all_asset_checks())
     with_checks = dg.Definitions(assets=defs.assets, asset_checks=checks, jobs=[job], resources=resources())
@@ -194,7 +195,7 @@ def test_runs_started_on_the_command_line_are_shown_on_the_overview_page(ran: Ru
 def test_each_asset_shows_a_summary_first_and_its_rows_duration_and_folder(
     world: World, ran: Run, asset: str, rows: int, column: str
 ) -> None:
-    """What is long is behind a click, and the rest is shown in its place. The folder has Parquet files in it."""
+    """Long values are behind a click, and everything else is shown directly. The folder contains Parquet files."""
     metadata = ran.materialized[asset]
     details = dict(re.findall(r"(?m)^\| (\S+) \| (.*) \|$", metadata["details"].replace("\\", "").strip()))
     folder = details["where"].removeprefix("local://lake/")
@@ -214,7 +215,7 @@ def test_each_asset_shows_a_summary_first_and_its_rows_duration_and_folder(
 
 
 def test_the_expired_set_shows_how_many_objects_and_bytes_expire(ran: Run) -> None:
-    """The totals that they are part of are shown, too."""
+    """The totals of which they are a part are also shown."""
     metadata = ran.materialized["expired_set"]
     expired_bytes, stored_bytes = metadata["expired_bytes"], metadata["stored_bytes"]
 
@@ -225,7 +226,7 @@ def test_the_expired_set_shows_how_many_objects_and_bytes_expire(ran: Run) -> No
 
 
 def test_the_expired_set_names_the_command_for_each_next_step_and_each_question(ran: Run) -> None:
-    """The command line accepts all of them, after PATH_OR_ADDRESS and FILE are replaced."""
+    """The command line accepts all of these commands, once PATH_OR_ADDRESS and FILE are replaced."""
     metadata = ran.materialized["expired_set"]
     commands = [shlex.split(command) for command in re.findall(r"`lakegc (.*?)`", metadata["next"])]
     questions = [shlex.split(command) for command in re.findall(r"`lakegc (.*?)`", metadata["questions"])]
@@ -261,7 +262,7 @@ def test_every_check_shows_its_measured_values(ran: Run, name: str) -> None:
 
 
 def test_every_run_releases_its_lease(world: World, ran: Run) -> None:
-    """Whether it succeeded or failed, the next run needn't wait."""
+    """Whether the run succeeded or failed, the next one doesn't have to wait."""
     assert ran.run.is_success
     store = target_of(world.sandbox.settings, "lake").place.store()
     assert (world.folder / LEASE_KEY).exists()
@@ -273,7 +274,7 @@ def test_every_run_releases_its_lease(world: World, ran: Run) -> None:
 
 @pytest.mark.parametrize("only", ["", *CHAIN])
 def test_a_finished_mark_is_never_repeated(world: World, ran: Run, only: str) -> None:
-    """A run of the whole mark or of one asset reports this; no file changes, and nothing turns red."""
+    """A run of the whole mark or of one asset says so; no file changes, and no step fails."""
     assert ran.run.is_success
     before = world.files()
     event = run_without_effect(world, str(MARK), only=only)
@@ -291,7 +292,7 @@ def test_a_finished_mark_is_never_repeated(world: World, ran: Run, only: str) ->
 def test_a_run_leaves_a_finished_mark_unchanged_whatever_its_options(
     world: World, ran: Run, config: dict[str, Any]
 ) -> None:
-    """Options that no mark can have turn nothing of a finished one red."""
+    """No step fails, even with options that no mark can have."""
     assert ran.run.is_success
     before = world.files()
 
@@ -325,7 +326,7 @@ UNUSABLE = {
 
 @pytest.mark.parametrize(("key", "words"), UNUSABLE.items())
 def test_an_invalid_partition_key_is_refused_and_removed(world: World, key: str, words: str) -> None:
-    """The run ends with a sentence, nothing is written or turns red, and the partition key is removed again."""
+    """The run ends with one sentence, nothing is written, no step fails, and the partition key is removed again."""
     before = world.files(), sorted(world.sandbox.local_path.iterdir())
     event = run_without_effect(world, key)
 
@@ -346,7 +347,7 @@ def test_a_run_for_an_unknown_repository_fails_with_one_sentence(world: World) -
 
 
 def test_invalid_options_are_refused_before_a_mark_begins(world: World) -> None:
-    """A minimum age without a unit, or below a day without --allow-young."""
+    """Examples are a minimum age without a unit, or below a day without --allow-young."""
     before = world.files()
     unit = failure_of(world, "lake:m2", config={"min_age": "24"})
     young = failure_of(world, "lake:m2", config={"min_age": "1h"})
@@ -378,7 +379,7 @@ def test_every_brake_is_shown_with_its_measured_value_and_bound(ran: Run, name: 
 
 
 def test_a_tripped_brake_is_shown_as_a_warning_with_the_command_that_releases_it(world: World, ran: Run) -> None:
-    """For a mark that doesn't exist, no brake passes."""
+    """If the mark doesn't exist, no brake passes."""
     assert ran.run.is_success
     counts = json.loads((world.folder / RECORD).read_bytes())["counts"]
     checks = checked(world, written(world, "large", counts=counts | {"expired": counts["candidates"]}), BRAKE_CHECKS)

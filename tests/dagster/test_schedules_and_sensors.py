@@ -1,4 +1,4 @@
-"""The schedule and the sensor, evaluated as Dagster's daemon does, on a sandbox with several repositories."""
+"""The schedules and sensors, evaluated as Dagster's daemon does, on a sandbox with several repositories."""
 
 from __future__ import annotations
 
@@ -75,7 +75,8 @@ class Night:
 
 
 def daemon_context(instance: dg.DagsterInstance, cursor: str | None) -> dg.SensorEvaluationContext:
-    """With a reference to the instance, as the daemon gives it: without one no partition key is known."""
+    """A context with a reference to the instance, as the daemon creates it. Without a reference, no partition key is
+    known."""
     return dg.build_sensor_context(
         cursor=cursor, repository_def=LOCATION, resources=RESOURCES, instance_ref=instance.get_ref()
     )
@@ -143,7 +144,7 @@ def test_partitions_are_added_before_their_runs_are_requested(night: Night) -> N
 def test_repositories_are_selected_by_include_and_exclude_patterns(
     night: Night, monkeypatch: pytest.MonkeyPatch, include: str, exclude: str, expected: set[str]
 ) -> None:
-    """Where nothing matches, the patterns are named."""
+    """If nothing matches, the message names the patterns."""
     monkeypatch.setenv("LAKEGC_REPOSITORIES_INCLUDE", include)
     monkeypatch.setenv("LAKEGC_REPOSITORIES_EXCLUDE", exclude)
     requests, skipped = night.evaluate_schedule()
@@ -180,7 +181,7 @@ def test_a_repository_that_fails_its_preflight_gets_one_failing_run_and_delays_n
 def test_a_preflight_failure_that_its_run_did_not_report_gets_another_run(
     night: Night, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run reported nothing, so the same trouble isn't known yet."""
+    """The first run reported nothing, so the same failure isn't known yet."""
     fail_preflight(night, monkeypatch, "lake-b", "the store is slow")
     for request in night.evaluate_schedule()[0]:
         night.record_run(request, dg.DagsterRunStatus.SUCCESS)
@@ -191,7 +192,7 @@ def test_a_preflight_failure_that_its_run_did_not_report_gets_another_run(
 def test_a_repository_whose_preflight_times_out_is_marked_like_the_others(
     night: Night, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The others don't wait for it."""
+    """The other repositories don't wait for it."""
     import threading
 
     answered = threading.Event()
@@ -214,9 +215,9 @@ def test_a_repository_whose_preflight_times_out_is_marked_like_the_others(
 
 
 @pytest.mark.parametrize("mark_id", ["m1", "20261121T030000Z"])
-def test_a_repository_whose_mark_or_sweep_is_running_is_skipped_and_named(night: Night, mark_id: str) -> None:
-    """The lease says so, even if another deployment holds it for a mark of the same time. No other repository is
-    affected, and an ended lease counts for nothing."""
+def test_a_repository_whose_mark_or_sweep_is_running_is_skipped_and_reported(night: Night, mark_id: str) -> None:
+    """Its lease shows this, even if another deployment holds it for a mark with the same id. No other repository is
+    affected, and an expired lease is ignored."""
     hold_lease(target_of(night.sandbox.settings, "lake-a").place.store(), mark_id)
     hold_lease(target_of(night.sandbox.settings, "lake-b").place.store(), mark_id, for_=timedelta(seconds=-1))
 
@@ -233,7 +234,8 @@ def test_a_repository_whose_mark_or_sweep_is_running_is_skipped_and_named(night:
 
 
 def test_a_repository_whose_earlier_run_is_queued_is_skipped(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Marks that wait for each other would pile up. A run that only seems to have started is no reason to skip."""
+    """If it weren't skipped, marks that wait for each other would pile up. A run that only seems to have started is no
+    reason to skip."""
     monkeypatch.setenv("LAKEGC_REPOSITORIES_INCLUDE", "lake-[ab]")
     first, _ = night.evaluate_schedule()
     for request, status in zip(first, (dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.STARTED), strict=True):
@@ -248,8 +250,8 @@ def test_a_repository_whose_earlier_run_is_queued_is_skipped(night: Night, monke
 
 
 def test_a_repeated_tick_requests_the_same_runs_although_some_have_begun(night: Night) -> None:
-    """A killed daemon evaluates a tick again. Runs that it launched before are queued or hold the lease, and a
-    repository that was skipped may be free now."""
+    """A daemon that was killed evaluates the tick again. Runs that it launched before are queued or hold the lease, and
+    a repository that was skipped may be free now."""
     busy = target_of(night.sandbox.settings, "lake-c").place.store()
     hold_lease(busy, "m1")
     first, _ = night.evaluate_schedule()
@@ -263,10 +265,11 @@ def test_a_repeated_tick_requests_the_same_runs_although_some_have_begun(night: 
     assert [request.run_key for request in again] == [request.run_key for request in first]
 
 
-def test_a_dead_run_is_recorded_as_failed_so_that_the_queue_goes_on(
+def test_a_dead_run_is_recorded_as_failed_so_that_it_does_not_block_the_queue(
     night: Night, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its process died while it marked, so it will never end. A run that still holds its lease is left alone."""
+    """The run's process died during its mark, so the run would never end. A run that still holds its lease is left
+    alone."""
     monkeypatch.setattr(dead_runs, "GRACE", timedelta(0))
     runs = {
         name: record_run_in_step(night.instance, mark_job.name, f"{name}:m1", "committed_addresses")
@@ -279,8 +282,8 @@ def test_a_dead_run_is_recorded_as_failed_so_that_the_queue_goes_on(
     assert statuses == {"lake-a": dg.DagsterRunStatus.FAILURE, "lake-b": dg.DagsterRunStatus.STARTED}
 
 
-def test_a_recreated_repository_gets_runs_and_reports_of_its_own(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither a run of the deleted repository at the same time, nor a problem that was reported for it, counts."""
+def test_a_recreated_repository_gets_its_own_runs_and_reports(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a run of the deleted repository at the same time nor a problem that was reported for it counts."""
     monkeypatch.setenv("LAKEGC_REPOSITORIES_INCLUDE", "lake-a")
     fail_preflight(night, monkeypatch, "lake-a", "no rights")
     [old], _ = night.evaluate_schedule()
@@ -298,7 +301,7 @@ def test_a_recreated_repository_gets_runs_and_reports_of_its_own(night: Night, m
     assert len({old.run_key, same_time.run_key, next_day.run_key}) == 3
 
 
-def test_a_repository_with_contradictory_settings_is_skipped_alone(
+def test_only_the_repository_with_contradictory_settings_is_skipped(
     night: Night, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Two patterns of the fleet file give it different times."""
@@ -311,7 +314,7 @@ def test_a_repository_with_contradictory_settings_is_skipped_alone(
 
 
 def test_a_tick_fails_if_the_server_is_unreachable(night: Night) -> None:
-    """The tick isn't reported as a night with nothing to do."""
+    """The tick must not look like a night with nothing to do."""
     settings = {**night.sandbox.settings, "retry_total_s": "0"}
     night.sandbox.stop()
     with environment(settings), pytest.raises(ScheduleExecutionError) as caught:
@@ -325,7 +328,7 @@ def test_a_tick_fails_if_the_server_is_unreachable(night: Night) -> None:
 
 
 def test_an_invalid_cron_schedule_is_refused() -> None:
-    """The message names the variable; no other schedule replaces it."""
+    """The message names the variable. No default schedule replaces it."""
     with pytest.raises(WrongUsage, match="LAKEGC_MARK_CRON is 'at night': expected a cron schedule"):
         schedules.make_schedule(["at night"])
     assert schedules.make_schedule(["*/5 * * * *"]).cron_schedule == ["*/5 * * * *"]
@@ -373,7 +376,7 @@ def test_the_fleet_file_decides_whether_a_backup_precedes_the_sweep(
 
 
 def test_schedules_and_sensors_are_off_by_default() -> None:
-    """A person turns them on."""
+    """A person has to turn them on."""
     for schedule in (mark_repositories, check_freshness, retire_old_marks):
         assert schedule.default_status == dg.DefaultScheduleStatus.STOPPED
     for sensor in (new_repositories, auto_approvals, approved_sweeps, resumed_sweeps, waiting_marks, notifications):
@@ -381,8 +384,8 @@ def test_schedules_and_sensors_are_off_by_default() -> None:
 
 
 @pytest.mark.parametrize("job", [mark_job.name, sweep_job.name])
-def test_the_runs_of_every_partition_are_tagged_with_its_repository(job: str) -> None:
-    """Dagster's queue separates runs of a repository by this tag, whoever launches them."""
+def test_the_runs_of_every_partition_are_tagged_with_their_repository(job: str) -> None:
+    """Dagster's queue separates the runs of repositories by this tag, whoever launches them."""
     job_definition = defs.resolve_job_def(job)
 
     assert job_definition.get_tags_for_partition_key("lake:m1", None)[REPOSITORY_TAG] == "lake"
@@ -390,9 +393,9 @@ def test_the_runs_of_every_partition_are_tagged_with_its_repository(job: str) ->
 
 
 @pytest.mark.parametrize("keys", [("lake:m1", "lake:m2"), ("lake|m1", "lake|m2"), ("lake|m1", "lake:m2")])
-def test_a_sensor_without_a_cursor_requests_no_earlier_sweep_again(keys: tuple[str, str]) -> None:
-    """As after an upgrade that renames the code location: approvals up to the last requested one are done. Those under
-    the partition keys of earlier versions are among them, and a later one is swept under its own key."""
+def test_a_sensor_without_a_cursor_does_not_request_earlier_sweeps_again(keys: tuple[str, str]) -> None:
+    """This happens after an upgrade that renames the code location. Approvals up to the last requested one count as
+    done, including those under the partition keys of earlier versions. A later one is swept under its own key."""
     with dg.DagsterInstance.ephemeral() as instance:
         assert last_requested(instance) is None
         first, second = (reported_approval(instance, key) for key in keys)
@@ -418,7 +421,7 @@ def reported_approval(instance: dg.DagsterInstance, partition_key: str) -> int:
 
 
 def test_the_sensor_marks_a_new_repository_once(night: Night) -> None:
-    """A repository that it has seen gets no run."""
+    """A repository that the sensor has already seen gets no run."""
     requests, _, cursor = night.evaluate_sensor()
     later, skipped, _ = night.evaluate_sensor(cursor)
     night.sandbox.create("lake-d")
@@ -432,7 +435,7 @@ def test_the_sensor_marks_a_new_repository_once(night: Night) -> None:
 
 
 def test_a_recreated_repository_is_marked_as_a_new_one(night: Night) -> None:
-    """The creation date distinguishes it from the old one of its name."""
+    """Its creation date distinguishes it from the earlier repository of the same name."""
     requests, _, cursor = night.evaluate_sensor()
     [old] = [key for key in json.loads(cursor) if key.startswith("lake-a@")]
     before = json.dumps([key for key in json.loads(cursor) if key != old] + ["lake-a@2020-01-01T00:00:00+00:00"])
@@ -448,7 +451,7 @@ def test_a_recreated_repository_is_marked_as_a_new_one(night: Night) -> None:
 
 
 def test_the_sensor_requests_a_limited_number_of_runs_per_tick(night: Night) -> None:
-    """The next ticks request the rest, each once."""
+    """The next ticks request the remaining runs, each once."""
     for number in range(MAX_NEW_PER_TICK):
         night.sandbox.create(f"more-{number:03}")
     first, _, cursor = night.evaluate_sensor()
@@ -497,8 +500,8 @@ def test_the_repositories_of_all_servers_are_marked_under_the_names_of_their_ser
     assert repositories(requests) == names
 
 
-def test_a_server_that_does_not_respond_holds_up_no_other(night: Night, two_servers: Sandbox) -> None:
-    """The sensor doesn't forget its repositories either, which would mark them as new ones later."""
+def test_a_server_that_does_not_respond_does_not_hold_up_others(night: Night, two_servers: Sandbox) -> None:
+    """The sensor doesn't forget the server's repositories either; otherwise, it would later mark them as new ones."""
     _, _, cursor = night.evaluate_sensor()
     two_servers.stop()
 

@@ -1,4 +1,4 @@
-"""The sensor that reports marks that wait for approval: each once, and only while it waits."""
+"""The sensor that reports marks that wait for approval: each mark once, and only while it waits."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class Watched:
     settings: dict[str, str] = field(default_factory=lambda: {"approval_reminder": "0"})
 
     def finish(self, key: str = "") -> str:
-        """Show the mark m1, or another one, as finished in Dagster."""
+        """Record in Dagster that the mark m1, or another one, has finished."""
         key = key or f"{self.lake.name}:m1"
         self.instance.report_runless_asset_event(dg.AssetMaterialization(EXPIRED_SET, partition=key))
         return key
 
     def tick(self) -> str:
-        """What the tick says; the sensor keeps its cursor."""
+        """The message of a tick; the sensor keeps its cursor."""
         with (
             environment({**self.lake.sandbox.settings, "retry_total_s": "0", **self.settings}),
             dg.build_sensor_context(
@@ -66,8 +66,8 @@ def watched(lake: Lake, instance: dg.DagsterInstance) -> Watched:
 
 
 def test_a_mark_that_has_waited_too_long_is_reported_once(watched: Watched) -> None:
-    """With how long, how much, who is responsible, and what to do. The report itself is the memory: a lost cursor
-    doesn't repeat it."""
+    """The report says how long the mark has waited, how much expires, who is responsible, and what to do. The report
+    itself is what the sensor remembers: if its cursor is lost, it doesn't report the mark again."""
     before, name = watched.cursor, watched.lake.name
     watched.settings["owners"] = "data-platform, ada@example.com"
     watched.lake.add_mark()
@@ -86,7 +86,8 @@ def test_a_mark_that_has_waited_too_long_is_reported_once(watched: Watched) -> N
 
 
 def test_a_mark_is_not_reported_before_its_time(watched: Watched) -> None:
-    """By default, two days. It is remembered until then, and may be approved in the meantime."""
+    """By default, a mark is reported after two days. The sensor remembers it until then; it may be approved in the
+    meantime."""
     watched.settings = {}
     watched.lake.add_mark()
     watched.finish()
@@ -102,7 +103,8 @@ def test_a_mark_is_not_reported_before_its_time(watched: Watched) -> None:
 def test_a_sensor_that_is_turned_on_begins_with_the_newest_mark_of_each_repository(
     watched: Watched, separator: str
 ) -> None:
-    """A year of marks that nobody approved would fill the page. The oldest may have the keys of an earlier version."""
+    """Otherwise, a year of marks that nobody approved would fill the page. The oldest marks may have the partition keys
+    of an earlier version."""
     watched.lake.add_mark(mark_id="m0")
     watched.lake.add_mark()
     earlier = watched.finish(f"{watched.lake.name}{separator}m0")
@@ -142,7 +144,7 @@ def swept(lake: Lake) -> None:
 def test_only_marks_without_a_valid_approval_are_reported(
     watched: Watched, prepare: Callable[[Lake], object], reported: bool
 ) -> None:
-    """The namespace decides, whatever Dagster shows. No mark is looked at twice."""
+    """The namespace decides, whatever Dagster shows. No mark is checked twice."""
     prepare(watched.lake)
     watched.finish()
     watched.tick()
@@ -151,8 +153,8 @@ def test_only_marks_without_a_valid_approval_are_reported(
     assert json.loads(watched.cursor or "")["finished"] == {}
 
 
-def test_an_unusable_mark_holds_up_no_other(watched: Watched) -> None:
-    """Anyone can report a materialization for any text."""
+def test_an_unusable_partition_key_does_not_hold_up_other_marks(watched: Watched) -> None:
+    """Anyone can report a materialization for an arbitrary text."""
     watched.finish("nonsense")
     watched.finish("ghost:m1")
     watched.lake.add_mark()
@@ -162,7 +164,7 @@ def test_an_unusable_mark_holds_up_no_other(watched: Watched) -> None:
     assert json.loads(watched.cursor or "")["finished"] == {}
 
 
-def test_a_mark_that_can_not_be_read_now_is_reported_later(watched: Watched) -> None:
+def test_a_mark_that_cannot_be_read_now_is_reported_later(watched: Watched) -> None:
     watched.lake.add_mark()
     watched.finish()
     watched.lake.sandbox.fail(watched.lake.name, 503)
