@@ -79,8 +79,8 @@ def test_approving_a_mark_of_format_1_is_refused_with_advice(lakegc: Lakegc, san
 
 @pytest.mark.parametrize("mark_id", ["approved", "swept"])
 def test_sweeping_a_mark_of_format_1_is_refused_with_advice(lakegc: Lakegc, sandbox: Sandbox, mark_id: str) -> None:
-    """No object is deleted, although the mark was approved. If objects are in quarantine, the error names undo and
-    purge."""
+    """No object is deleted, although the mark was approved. If objects are in quarantine, the error names 'undo' and
+    'purge'."""
     before = objects(sandbox)
     outcome = lakegc(sandbox.settings, "sweep", REPOSITORY, mark_id)
 
@@ -90,7 +90,8 @@ def test_sweeping_a_mark_of_format_1_is_refused_with_advice(lakegc: Lakegc, sand
 
 
 def test_an_unfinished_sweep_of_an_earlier_format_is_not_resumed(lakegc: Lakegc, sandbox: Sandbox) -> None:
-    """The sweep was killed or had failures, and the names of the files that a sweep reads and writes have changed."""
+    """The sweep was killed or had failures. The names of the files that a sweep reads and writes have changed since
+    then."""
     alter(record_file(sandbox, "swept/mark.json"), lambda plain: {**plain, "state": "swept with failures"})
 
     lakegc(sandbox.settings, "sweep", REPOSITORY, "swept").stopped(
@@ -119,7 +120,7 @@ def test_a_new_mark_after_format_1_is_full_for_a_stated_reason_and_keeps_objects
     lakegc: Lakegc, sandbox: Sandbox
 ) -> None:
     """Marks of format 1 can't be a base, but brakes still compare with the newest one. The new mark is approved and
-    swept as any other, and is the base of the next one."""
+    swept like any other, and is the base of the next one."""
     table = lakegc.output(sandbox.settings, "mark", REPOSITORY, "--mark-id", "new")
     record = target_record(sandbox, "new")
 
@@ -213,7 +214,7 @@ PROTECTING = {
 def test_an_unknown_format_of_holds_lease_owner_or_quarantine_stops_marks_and_sweeps(
     lakegc: Lakegc, sandbox: Sandbox, name: str
 ) -> None:
-    """A newer version may give holds, lease, owner and quarantine another meaning, so nothing is deleted."""
+    """A newer version may give these files a different meaning, so nothing is deleted."""
     lakegc.output(sandbox.settings, "mark", REPOSITORY, "--mark-id", "new")
     digest = target_record(sandbox, "new").digest or ""
     lakegc.output(sandbox.settings, "approve", REPOSITORY, "new", "--yes", "--digest", digest)

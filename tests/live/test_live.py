@@ -1,8 +1,8 @@
-"""A mark on a real lakeFS: its repository, its tables, its lists and its store, where a server is given.
+"""A mark of a repository on a real lakeFS server, with its tables, lists and store, if a server is configured.
 
 `LAKEGC_TEST_LAKEFS_ENDPOINT`, `LAKEGC_TEST_LAKEFS_ACCESS_KEY_ID` and `LAKEGC_TEST_LAKEFS_SECRET_ACCESS_KEY` name the
-server, `LAKEGC_TEST_STORAGE_NAMESPACE` a place in its store under which a fresh repository is made. How the store is
-reached from here is taken from the usual `LAKEGC_*` variables and the provider's own chain.
+server. `LAKEGC_TEST_STORAGE_NAMESPACE` is the place in its store under which a new repository is made. How this machine
+reaches the store follows from the usual `LAKEGC_*` variables and the provider's own chain of credentials.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Live:
         self.api.commits_api.commit(self.repository, "main", models.CommitCreation(message=message))
 
     def wait_until_old(self, keys: list[str]) -> None:
-        """Until the store's clock has surely passed the second in which it dates these objects."""
+        """Wait until the store's clock has certainly passed the second in which it dated these objects."""
         store = target_of(self.settings, self.repository).place.store()
         dated = max(store.stat(key).modified for key in keys) + timedelta(seconds=2)
         limit = time.monotonic() + WAIT_LIMIT_S
@@ -63,7 +63,7 @@ class Live:
 
 @pytest.fixture
 def live() -> Iterator[Live]:
-    """A new repository under the given namespace; the repository is deleted afterwards, its objects are left."""
+    """A new repository under the given namespace. The repository is deleted afterwards; its objects are left there."""
     if missing := [name for name in (*VARIABLES.values(), NAMESPACE) if not os.environ.get(name)]:
         why = f"no mark was made on a real lakeFS: {', '.join(missing)} not set"
         warnings.warn(pytest.PytestWarning(why), stacklevel=1)
@@ -86,7 +86,7 @@ def live() -> Iterator[Live]:
 
 
 def test_a_mark_on_a_real_server_expires_exactly_the_overwritten_object(live: Live) -> None:
-    """Committed, staged and served objects stay."""
+    """Committed, staged and served objects are kept."""
     orphan = live.upload("a b/é+%.txt", b"overwritten before it was committed")
     keys = [orphan, live.upload("a b/é+%.txt", b"committed"), live.upload("same", b"the same bytes")]
     live.commit("first")

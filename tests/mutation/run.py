@@ -1,4 +1,4 @@
-"""Mutation testing: change the rules and readings in thousands of ways, and name each change that no test detects.
+"""Mutation testing: change the rules and readings in thousands of ways, and list every change that no test detects.
 
 `python -m tests.mutation.run [pattern …]` tests all mutants, or those whose names match a pattern, and prints a table
 by module. It fails if a mutant survives that `survivors.toml` doesn't explain, or if an explained one no longer

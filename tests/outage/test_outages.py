@@ -62,7 +62,7 @@ class Lake:
         self.live[branch, path] = data
 
     def is_whole(self) -> None:
-        """Check that every reader still gets everything."""
+        """Check that every reader still gets all objects."""
         for (branch, path), data in self.live.items():
             assert self.repository.read(branch, path)[1] == data, (branch, path)
 
@@ -80,7 +80,8 @@ def lake(seaweedfs: SeaweedFS, tmp_path: Path) -> Iterator[Lake]:
 
 @dataclass
 class Outages:
-    """Takes store and server away for so long, once in each phase. `felt` counts the requests to each meanwhile."""
+    """Takes the store and the server away for a given time, once in each phase. `felt` counts the requests to each in
+    that time."""
 
     store: BreakableConnection
     server: BreakableConnection
@@ -92,7 +93,8 @@ class Outages:
 
     @contextmanager
     def each(self, triggers: Mapping[str, str | bytes]) -> Iterator[None]:
-        """An outage by phase, when a message begins so, or when a request to the store that contains this was sent."""
+        """The outages by phase. Each begins when a message begins with these words, or when a request to the store that
+        contains them was sent."""
         self._triggers = dict(triggers)
         with listening(self.on_message):
             yield
@@ -164,7 +166,7 @@ def test_an_outage_in_any_phase_leaves_the_result_unchanged(
 
 @dataclass
 class Churn:
-    """Creates and deletes branches all the time, every second one with something staged; a few of them stay."""
+    """Creates and deletes branches all the time, every second one with something staged; a few of them remain."""
 
     lake: Lake
     turns: int = 0
@@ -211,8 +213,8 @@ class Churn:
 def test_branches_created_and_deleted_in_any_phase_leave_the_result_unchanged(
     lake: Lake, lakegc: Lakegc, tmp_path: Path
 ) -> None:
-    """A server skips entries of its list if a branch is deleted just before its turn: staged objects must not be
-    deleted for that."""
+    """A server skips entries of its list if a branch is deleted just before its turn. Staged objects must not be
+    deleted because of that."""
     settings, before = lake.sandbox.settings, lake.stored()
     to, churn = f"s3://{BUCKET}/{tmp_path.name}-backup", Churn(lake)
     with churn.running():

@@ -64,7 +64,7 @@ REQUESTS: dict[str, Callable[[Store], object]] = {
 
 @pytest.mark.parametrize("at", [at_s3, at_azure, at_gcs])
 def test_no_request_to_a_silent_store_waits_longer_than_its_time_limit(silent: str, at: Callable[[str], Store]) -> None:
-    """Each fails as temporary. A delete whose response is missing may be repeated after another lookup."""
+    """Each request fails with a temporary error. A delete without a response may be repeated after another lookup."""
     store, started = at(silent), time.monotonic()
 
     for name, request in REQUESTS.items():

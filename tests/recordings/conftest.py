@@ -1,5 +1,5 @@
-"""Recordings are small, so the driver would mark them by itself. Every second one is forced to run on executors, as
-large repositories do, and so are tests without a parameter `recording`. That takes five times as long."""
+"""Recordings are small, so that the driver would do all the work of their marks. Every second one is forced to run on
+executors, as large repositories do, and so are tests without a parameter `recording`. That takes five times as long."""
 
 from __future__ import annotations
 

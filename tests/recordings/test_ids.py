@@ -81,7 +81,7 @@ def test_the_content_of_every_recorded_table_hashes_to_its_name(recording: Path,
 
 
 def test_an_intact_table_is_refused_under_any_other_name(recording: Path) -> None:
-    """An undamaged table is refused, too."""
+    """The table is refused although it isn't damaged."""
     for name, data in _tables(recording):
         verify_table(data, name=name)
         with pytest.raises(DamagedData, match=f"table {'0' * 64} .*{name}"):

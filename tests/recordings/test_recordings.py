@@ -33,7 +33,7 @@ def test_the_expired_set_of_a_recorded_repository_is_exactly_the_expected_one(
 
 
 @pytest.mark.parametrize("recording", ALL, ids=lambda recording: str(recording.name))
-def test_explanations_of_all_addresses_of_a_recorded_repository_are_true(
+def test_explanations_of_all_addresses_of_a_recorded_repository_are_correct(
     recording: Recording, seaweedfs: SeaweedFS
 ) -> None:
     """Each address that is stored or that anything refers to has the right decision. A kept object has a reason, and
@@ -72,7 +72,7 @@ def test_explanations_of_all_addresses_of_a_recorded_repository_are_true(
 
 
 @pytest.mark.parametrize("recording", ALL, ids=lambda recording: str(recording.name))
-def test_pins_of_a_recorded_repository_are_what_would_be_garbage_without_each_branch_and_commit(
+def test_each_branch_and_commit_pins_what_would_be_garbage_without_it(
     recording: Recording, seaweedfs: SeaweedFS
 ) -> None:
     """By the oracle, with the branch removed, or the commit expired."""

@@ -165,7 +165,7 @@ def test_a_branch_serves_the_objects_recorded_as_served(recording: Recording, la
 
 
 def test_requests_that_were_not_recorded_are_refused(lake: LakeFS) -> None:
-    """For example another repository, a missing branch, another call, or unknown credentials."""
+    """Examples are another repository, a missing branch, another call, and unknown credentials."""
     with pytest.raises(NotFound):
         lake.repository("other")
     with pytest.raises(NotFound):
@@ -177,7 +177,7 @@ def test_requests_that_were_not_recorded_are_refused(lake: LakeFS) -> None:
 
 
 def test_every_recorded_object_is_uploaded(recording: Recording) -> None:
-    """Bytes that were not recorded are replaced by filler; afterwards, the store's clock has advanced."""
+    """Bytes that were not recorded are replaced by filler. Afterwards, the store's clock has advanced."""
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     try:

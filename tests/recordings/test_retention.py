@@ -66,7 +66,7 @@ class History:
 
     @property
     def listed(self) -> set[str]:
-        """The commits of all the server's lists, which must be there if the repository has rules."""
+        """The commits of all the server's lists. The lists must exist if the repository has rules."""
         assert bool(self.server_lists) is (self.rules is not None)
         return {commit_id for listed in self.server_lists for commit_id, _ in listed}
 
@@ -130,7 +130,7 @@ def test_the_rule_retains_every_commit_that_the_server_lists(history: History) -
 
 
 def test_walks_that_stop_early_give_exactly_the_servers_lists(history: History) -> None:
-    """With walks in the order of ids that stop early, the rule gives exactly the server's lists."""
+    """The walks begin in the order of ids, and stop early."""
     for listed in history.server_lists:
         assert {commit_id for commit_id, _ in listed} == walks_in_the_servers_order(history)
 
@@ -169,7 +169,7 @@ def test_the_server_and_the_graph_name_the_same_metaranges(history: History) -> 
 
 
 def test_exactly_the_documented_commits_are_retained_in_the_documented_example() -> None:
-    """On main 03-09, 03-12, 03-18, the merge and 03-26, and 03-23 on dev."""
+    """These are 03-09, 03-12, 03-18, the merge and 03-26 on main, and 03-23 on dev."""
     history = project_recording("worked-example")
     expected = {"2022-03-09", "2022-03-12", "2022-03-18", "merge dev", "2022-03-26", "d: 2022-03-23"}
 

@@ -1,5 +1,5 @@
 """The story of a fleet in Dagster's UI: a schedule marks three repositories, one mark is reviewed, approved and swept,
-and each page tells what happened."""
+and each page shows what happened."""
 
 from __future__ import annotations
 
@@ -82,9 +82,9 @@ class Approved:
 
 @pytest.fixture(scope="module")
 def approved(ui: Ui, mark: str, sandbox: Sandbox) -> Approved:
-    """The approval of that mark. First an event is reported by hand, which approves nothing, then the job is run.
+    """The approval of that mark. First, an event is reported by hand, which approves nothing; then the job is run.
 
-    In the meantime a run is launched by hand, for a partition with an invalid name that is added in the dialog.
+    In the meantime, a run is launched by hand for a partition with an invalid name, which is added in the dialog.
     """
     before = Approved(stored(sandbox), ui.runs("sweep"))
     ui.launch("nonsense")
@@ -113,8 +113,8 @@ def row(page: Page, name: str) -> Locator:
 
 
 def fits(page: Page) -> bool:
-    """Whether nothing of an asset's metadata is cut off: a value that is too wide makes the table wider than its
-    place."""
+    """Whether none of an asset's metadata is cut off. A value that is too wide makes the table wider than its
+    container."""
     table = page.locator("table", has=page.get_by_text("summary", exact=True)).last
     edges = "table => [table, table.parentElement].map(element => element.getBoundingClientRect().right)"
     right, limit = table.evaluate(edges)
@@ -134,8 +134,10 @@ def test_the_schedule_shows_its_ticks_and_can_be_turned_off(ui: Ui, occasion: st
     ui.picture("ticks")
 
 
-def test_the_page_of_an_expired_set_tells_its_story(ui: Ui, mark: str, sandbox: Sandbox) -> None:
-    """A summary, plots and the next step are visible without a click, and nothing is cut off."""
+def test_the_page_of_an_expired_set_shows_a_summary_plots_and_the_next_step(
+    ui: Ui, mark: str, sandbox: Sandbox
+) -> None:
+    """All of this is visible without a click, and nothing is cut off."""
     page = open_partition(ui, "expired_set", mark)
     expect(row(page, "summary")).to_contain_text("6 of 9 objects")
     expect(row(page, "summary")).to_contain_text(digest(sandbox, mark))
@@ -166,7 +168,7 @@ def test_the_page_of_an_expired_set_tells_its_story(ui: Ui, mark: str, sandbox: 
     ui.picture("plots", height=1600)
 
 
-def test_the_lineage_shows_what_depends_on_what(ui: Ui, mark: str) -> None:
+def test_the_lineage_shows_the_dependencies_of_assets(ui: Ui, mark: str) -> None:
     page = ui.open("/assets/expired_set?view=lineage&lineageDepth=5")
     for asset in ("namespace_slices", "retained_commits", "sweep_approval", "sweep_report"):
         expect(page.get_by_text(asset).first).to_be_visible()
@@ -183,7 +185,8 @@ def test_the_lineage_shows_what_depends_on_what(ui: Ui, mark: str) -> None:
 
 
 def test_a_failed_check_shows_what_was_measured_and_what_its_failure_means(ui: Ui, mark: str) -> None:
-    """The page shows what the check promises, what it protects from, what its failure means, and what was measured."""
+    """The page shows what the check promises, what it protects against, what its failure means, and what was
+    measured."""
     page = ui.open("/assets/expired_set?view=checks&checkDetail=identical_content_probed")
     expect(
         page.get_by_text("Paths were probed on every branch for identical content staged again.").first
@@ -204,7 +207,8 @@ def test_a_failed_check_shows_what_was_measured_and_what_its_failure_means(ui: U
 
 
 def test_an_approval_is_shown_with_the_approved_set(ui: Ui, mark: str, approved: Approved, sandbox: Sandbox) -> None:
-    """The asset shows who approved which set until when, and how to approve instead of reporting an event by hand."""
+    """The asset shows who approved which set until when, and how to approve a mark instead of reporting an event by
+    hand."""
     assert approved.sweeps == []
     page = ui.open("/assets/sweep_approval")
     for name, value in (
@@ -224,7 +228,7 @@ def test_an_approval_is_shown_with_the_approved_set(ui: Ui, mark: str, approved:
 def test_exactly_the_approved_objects_are_swept(
     ui: Ui, mark: str, approved: Approved, swept: Run, sandbox: Sandbox
 ) -> None:
-    """The approval that the job gave makes the sensor start one sweep."""
+    """The approval that the job wrote makes the sensor start one sweep."""
     approval = read_approval(target_of(sandbox.settings, REPOSITORY).place, Partition.parse(mark).mark_id)
     remaining = stored(sandbox)
 
@@ -245,8 +249,8 @@ def test_an_approval_triggers_exactly_one_sweep(ui: Ui, swept: Run) -> None:
     assert [run.id for run in ui.runs("sweep")] == [swept.id]
 
 
-def test_the_page_of_a_sweep_tells_its_story(ui: Ui, mark: str, swept: Run) -> None:
-    """What was deleted and freed, and how fast, is visible without a click."""
+def test_the_page_of_a_sweep_shows_what_was_deleted_and_freed_and_how_fast(ui: Ui, mark: str, swept: Run) -> None:
+    """All of this is visible without a click."""
     page = open_partition(ui, "sweep_report", mark)
     for name, value in (
         ("summary", "6 of 6 approved objects"),
@@ -265,8 +269,8 @@ def test_the_page_of_a_sweep_tells_its_story(ui: Ui, mark: str, swept: Run) -> N
 
 
 def test_an_invalid_partition_key_is_refused_with_the_expected_form(ui: Ui, approved: Approved) -> None:
-    """The page of the run, which was launched by hand, shows one sentence. No asset is shown as failed, and the key is
-    removed."""
+    """The page of the run, which was launched by hand, shows one sentence. No asset is shown as failed, and the
+    partition key is removed."""
     run = ui.ended_run("nonsense")
     page = ui.open(f"/runs/{run.id}")
 
@@ -277,7 +281,7 @@ def test_an_invalid_partition_key_is_refused_with_the_expected_form(ui: Ui, appr
 
 
 def test_marks_made_on_the_command_line_are_shown(ui: Ui) -> None:
-    """A mark made by the command line with this home is a run of the same job, with its partition."""
+    """A mark made on the command line with this home is a run of the same job, with its own partition."""
     run = ui.ended_run("clicks:by-cli")
     assert run.status == "SUCCESS"
     page = ui.open(f"{JOB}/runs")

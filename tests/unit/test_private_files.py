@@ -45,7 +45,7 @@ def test_private_files_and_folders_are_accessible_only_to_this_user(tmp_path: Pa
 
 
 def test_private_files_and_folders_are_never_opened_through_a_link(tmp_path: Path) -> None:
-    """A link could make lakegc act, with this user's rights, on any file or folder of the machine."""
+    """A link could make lakegc act, with this user's permissions, on any file or folder of the machine."""
     (tmp_path / "target").mkdir()
     (tmp_path / "victim").write_text("mine")
     (tmp_path / "folder").symlink_to(tmp_path / "target")
