@@ -1,4 +1,4 @@
-"""Does the model find faults? Plants one fault at a time in a copy of the code, and runs the model on it.
+"""Does the model find faults? This plants one fault at a time in a copy of the code, and runs the model on it.
 
     uv run python -m tests.property.planted            # all faults, one line each
     uv run python -m tests.property.planted "same bytes"

@@ -17,7 +17,7 @@ NOW = datetime(2026, 11, 28, 12, tzinfo=UTC)
 
 
 def usually(value: object, *others: object) -> st.SearchStrategy[Any]:
-    """Mostly this value: otherwise hardly any mark would meet all conditions."""
+    """Mostly this value: otherwise, hardly any mark would meet all conditions."""
     return st.sampled_from([value] * 15 * len(others) + list(others))
 
 
@@ -60,7 +60,7 @@ def share(some: int, whole: int) -> Fraction:
 
 @given(facts, policies)
 def test_no_mark_that_violates_a_condition_qualifies(mark: PolicyInputs, policy: Policy) -> None:
-    """The conditions are stated here once more, each on its own and with exact numbers."""
+    """The test states each condition once more, on its own and with exact numbers."""
     limit = Fraction(repr(policy.max_share))
     met = [
         mark.own,

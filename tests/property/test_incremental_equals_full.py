@@ -62,7 +62,7 @@ def stray(model: RepositoryModel, kind: str, number: int) -> None:
 
 
 class RepeatedMarks(ChangingRepository):
-    """Operations, and now and then two marks of the same moment, one incremental and one full; and a sweep."""
+    """Operations, and now and then two marks of the same moment, one incremental and one full, and then a sweep."""
 
     STEPS_A_TURN = STEPS_A_PAIR
 
@@ -167,8 +167,8 @@ def counts(mark: Marked) -> dict[str, int]:
 
 
 @pytest.mark.timeout(0)  # as long as the number of pairs takes
-def test_optimized_run_is_subset_of_full_run_any_ref_graph(capsys: pytest.CaptureFixture[str]) -> None:
-    """Whatever happened after its base, an incremental mark expires exactly what a full mark expires.
+def test_an_incremental_mark_expires_exactly_what_a_full_mark_expires(capsys: pytest.CaptureFixture[str]) -> None:
+    """This holds whatever happened since the base mark.
 
     apache/iceberg#13568
     """
@@ -184,7 +184,7 @@ def test_optimized_run_is_subset_of_full_run_any_ref_graph(capsys: pytest.Captur
 
 
 def test_a_staged_object_that_is_also_committed_counts_as_committed() -> None:
-    """An incremental mark knows it from its base; a full mark counts it the same way."""
+    """An incremental mark knows the object from its base; a full mark counts it in the same way."""
     marks = RepeatedMarks()
     try:
         marks.model.stage(6, 3, 3)

@@ -55,7 +55,7 @@ class Lake:
         return file
 
     def write(self, key: str, data: bytes = b"stray") -> None:
-        """An object that nobody refers to, of now by the sandbox's clock."""
+        """An object that nothing refers to, dated now by the sandbox's clock."""
         now = self.sandbox.now().timestamp()
         self.file(key).write_bytes(data)
         os.utime(self.file(key), (now, now))
@@ -75,8 +75,8 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
         yield Lake(sandbox)
 
 
-def test_released_hold_becomes_collectable_in_optimized_run(lake: Lake) -> None:
-    """Objects that a hold kept are expired by the next mark after it was dropped, though nothing else has changed.
+def test_objects_of_a_dropped_hold_expire_in_the_next_incremental_mark(lake: Lake) -> None:
+    """They expire even if nothing else has changed.
 
     apache/hudi#10651, lance-format/lance#8705
     """
@@ -122,7 +122,7 @@ def spoil(lake: Lake, mark: str, part: str) -> None:
         file.write_bytes(b"something else")
 
 
-def test_every_nth_mark_is_full_and_names_objects_that_incremental_ones_missed(lake: Lake) -> None:
+def test_every_nth_mark_is_full_and_reports_objects_that_incremental_ones_missed(lake: Lake) -> None:
     """The missed object was written to an old slice. The check in the UI fails."""
     lake.mark("m1")
     lake.days(5)
@@ -142,8 +142,8 @@ def test_every_nth_mark_is_full_and_names_objects_that_incremental_ones_missed(l
 
 
 def test_a_full_mark_also_becomes_due_after_incremental_marks_with_named_bases(lake: Lake) -> None:
-    """Marks with the same named base all have the same short chain. The full one finds objects that were uploaded late
-    into an old slice."""
+    """Marks with the same named base all have the same short chain. The full mark finds objects that were uploaded late
+    to an old slice."""
     from_the_first = MarkOptions(min_age=timedelta(0), allow_young=True, since="m1")
     lake.mark("m1", every=3)
     lake.days(5)
@@ -164,7 +164,7 @@ def test_a_full_mark_also_becomes_due_after_incremental_marks_with_named_bases(l
 def test_an_incremental_mark_equals_a_full_one_for_any_number_of_addresses_per_task(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, few: int
 ) -> None:
-    """Ranges were released, and released ranges count again."""
+    """Some ranges are no longer retained, and some of those are retained again."""
     for module in (incremental_comparison, reference_status):
         monkeypatch.setattr(module, "MAX_BROADCAST_ADDRESSES", few)
     lake.mark("m1")
@@ -188,7 +188,7 @@ def test_an_incremental_mark_equals_a_full_one_for_any_number_of_addresses_per_t
 def test_an_address_whose_history_was_not_looked_up_stops_an_incremental_mark(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Compared without what earlier marks know of it, it could look like garbage."""
+    """If the address were compared without what earlier marks know of it, it could look like garbage."""
     lake.mark("m1")
     lake.write("data/stray")
     lake.days(1)
@@ -200,7 +200,7 @@ def test_an_address_whose_history_was_not_looked_up_stops_an_incremental_mark(
 
 
 def test_an_incremental_mark_reads_known_branch_ranges_only_where_sizes_match(lake: Lake) -> None:
-    """Where something unreferenced has the size of an entry, the mark has to know the paths of that range."""
+    """If something unreferenced has the size of an entry, the mark has to know the paths of the entry's range."""
     lake.mark("m1")
     for table in lake.file("_lakefs/").glob("*"):
         if table.is_file():
@@ -219,7 +219,7 @@ def test_an_incremental_mark_reads_known_branch_ranges_only_where_sizes_match(la
         lake.mark("m3")
 
 
-def test_branch_ranges_are_read_where_the_recorded_sizes_are_damaged_or_missing(lake: Lake) -> None:
+def test_branch_ranges_are_read_if_their_recorded_sizes_are_damaged_or_missing(lake: Lake) -> None:
     """A staged object with the same content as the committed one is kept."""
     for number, damage in enumerate(("damaged", "gone", "never written")):
         lake.mark(f"base{number}", FULL_MARK)
@@ -242,8 +242,9 @@ def test_branch_ranges_are_read_where_the_recorded_sizes_are_damaged_or_missing(
         assert lake.old in mark.expired
 
 
-def test_a_mark_of_another_scope_is_never_a_base(lake: Lake) -> None:
-    """A mark uses the latest mark of its own scope if that mark is named as the base, and is full otherwise."""
+def test_a_mark_of_a_different_scope_is_never_a_base(lake: Lake) -> None:
+    """If the latest mark has a different scope, the next mark is full, unless it names a mark of its own scope as the
+    base."""
     lake.mark("m1")
     options = MarkOptions(Scope.UNCOMMITTED, min_age=timedelta(0), allow_young=True)
     other = lake.mark("m2", options)
@@ -260,7 +261,7 @@ def test_a_mark_of_another_scope_is_never_a_base(lake: Lake) -> None:
 
 
 def retained_but_no_head(lake: Lake) -> str:
-    """An object of a commit of yesterday that the rules retain, and that no branch is at."""
+    """An object of yesterday's commit, which the rules retain, and at which no branch is."""
     live = lake.put("live", b"live bytes")
     lake.repository.commit("main", "third")
     lake.put("live", b"others")
@@ -339,7 +340,7 @@ def test_a_mark_is_not_resumed_with_a_base_other_than_its_first(lake: Lake) -> N
 
 
 def test_contradictory_bases_are_refused(lake: Lake) -> None:
-    """The refusal comes before any reading."""
+    """The mark is refused before anything is read."""
     with pytest.raises(WrongUsage, match="--since or --full"):
         lake.mark("m1", MarkOptions(since="m0", full=True))
     with pytest.raises(WrongUsage, match="--since"):

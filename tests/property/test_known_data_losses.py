@@ -1,7 +1,7 @@
 """Losses and near losses in other collectors: each test shows that lakegc handles the same situation.
 
-Each test names the public report of its loss. Cases that another test already covers have its name in the folder of
-their subject; the tests here need a whole mark, or belong to no other folder.
+Each test names the public report of its loss. Cases that another test already covers are in the folder of their
+subject; the tests here need a whole mark, or belong to no other folder.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = ["task"]
 
 
 def garbage(lake: SandboxRepository, name: str) -> Entry:
-    """An object of the namespace that nothing refers to, unless the test lets something."""
+    """An object of the namespace that nothing refers to, unless the test makes something refer to it."""
     entry = lake.put("main", name, f"bytes of {name}".encode())
     lake.delete("main", [name])
     return entry
@@ -55,7 +55,7 @@ def days_before(moment: datetime, days: int) -> datetime:
 
 
 class Killed(BaseException):
-    """Ends a mark halfway, as a signal would: no code of lakegc catches it."""
+    """Ends a mark halfway, as a signal would: none of lakegc's code catches it."""
 
 
 @dataclass(frozen=True)
@@ -139,9 +139,8 @@ def killed_at(settings: dict[str, str], last: str) -> list[tuple[str, MarkState,
     return states
 
 
-def test_delete_and_readd_same_address_stays_live(quiet: Quiet) -> None:
-    """An address that one commit deleted and added again is live with that commit, though the commit that first had it
-    has expired.
+def test_an_address_that_is_deleted_and_added_again_is_live(quiet: Quiet) -> None:
+    """A retained commit has it again, though the commit that first had it has expired.
 
     apache/iceberg#17304, apache/iceberg#2131
     """
@@ -153,9 +152,9 @@ def test_delete_and_readd_same_address_stays_live(quiet: Quiet) -> None:
     assert quiet.garbage <= quiet.mark.expired
 
 
-def test_address_forms_normalized_before_difference(quiet: Quiet) -> None:
-    """Relative, behind either full form of the namespace, or by prefix, staged or committed, it is one and the same
-    object.
+def test_an_address_is_live_in_whatever_form_it_is_referenced(quiet: Quiet) -> None:
+    """Whether staged or committed, and whether relative, after either full form of the namespace, or by prefix, it is
+    the same object.
 
     treeverse/lakeFS#4658, treeverse/lakeFS#4698
     """
@@ -164,7 +163,7 @@ def test_address_forms_normalized_before_difference(quiet: Quiet) -> None:
     assert quiet.garbage <= quiet.mark.expired
 
 
-def test_shallow_copy_shares_address(quiet: Quiet) -> None:
+def test_an_object_stays_live_by_its_shallow_copy(quiet: Quiet) -> None:
     """A shallow copy, committed or staged, keeps the object that it shares when the source path is deleted.
 
     treeverse/lakeFS#10199
@@ -175,8 +174,8 @@ def test_shallow_copy_shares_address(quiet: Quiet) -> None:
     assert quiet.garbage <= quiet.mark.expired
 
 
-def test_uncommitted_is_read_before_committed_and_copies_last(quiet: Quiet) -> None:
-    """Staged addresses are read after the listing and before any commit, twice, and once more after all of them.
+def test_staged_addresses_are_read_before_commits_and_once_more_at_the_end(quiet: Quiet) -> None:
+    """They are read after the listing and before any commit, twice, and once more after all commits.
 
     treeverse/lakeFS: design/accepted/gc_plus/uncommitted-gc.md
     """
@@ -277,8 +276,8 @@ def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Busy]:
         yield Busy(lake, mark, free.address, landed.address, renamed.address, topic.address, withdrawn.address)
 
 
-def test_commit_landing_between_listing_and_walk_is_live(busy: Busy) -> None:
-    """A commit that is created after the list of commits was written, and before it is walked, is live.
+def test_a_commit_created_between_the_list_and_the_walk_is_live(busy: Busy) -> None:
+    """It is created after the list of commits was written, and before the commits are walked.
 
     treeverse/lakeFS#8282, treeverse/lakeFS#8261
     """
@@ -287,9 +286,9 @@ def test_commit_landing_between_listing_and_walk_is_live(busy: Busy) -> None:
     assert busy.garbage in busy.mark.expired
 
 
-def test_copy_commit_race_keeps_address(busy: Busy) -> None:
-    """A shallow copy behind the cursor whose source is deleted ahead of it, and that is then committed, is on no list
-    of staged addresses: it is live by its commit, which is read after them.
+def test_a_moved_object_that_is_on_no_list_is_live_by_its_commit(busy: Busy) -> None:
+    """Its shallow copy is made behind the cursor, its source is deleted ahead of the cursor, and then it is committed.
+    Commits are read after staged addresses.
 
     treeverse/lakeFS#5088
     """
@@ -298,9 +297,9 @@ def test_copy_commit_race_keeps_address(busy: Busy) -> None:
     assert busy.garbage in busy.mark.expired
 
 
-def test_branch_deleted_during_mark_does_not_stop_it(busy: Busy) -> None:
-    """A branch that is deleted after branches were listed, and before its turn, stops no mark; what it had staged when
-    it was read is kept.
+def test_a_branch_deleted_during_a_mark_does_not_stop_it(busy: Busy) -> None:
+    """The branch is deleted after branches were listed, and before its turn. What was staged on it when it was read is
+    kept.
 
     treeverse/lakeFS#9772
     """
@@ -309,9 +308,8 @@ def test_branch_deleted_during_mark_does_not_stop_it(busy: Busy) -> None:
     assert busy.withdrawn not in busy.mark.expired
 
 
-def test_one_snapshot_of_refs_feeds_every_stage(busy: Busy) -> None:
-    """A ref that was a branch when branches were read is a branch in every later step: a later reading only adds live
-    objects.
+def test_a_commit_that_was_a_branch_head_during_a_mark_is_retained(busy: Busy) -> None:
+    """A later reading, which no longer finds the branch, only adds live objects.
 
     gitgitgadget/git#2219
     """
@@ -361,8 +359,8 @@ def test_commits_of_an_unknown_version_stop_the_mark() -> None:
         verified_commit(replace(known, version=2))
 
 
-def test_cutoff_uses_store_clock_under_skew(tmp_path: Path) -> None:
-    """Ages are measured by the clock that dates objects, the store's, not by the server's or by this machine's.
+def test_ages_are_measured_by_the_stores_clock(tmp_path: Path) -> None:
+    """This is the clock that dates objects, unlike the server's or this machine's.
 
     earth-mover/icechunk#2310
     """
@@ -384,8 +382,8 @@ def test_cutoff_uses_store_clock_under_skew(tmp_path: Path) -> None:
     assert abs(now + apart - record.server_now) < apart / 2
 
 
-def test_cutoff_with_whole_second_last_modified_keeps_objects_that_may_be_newer() -> None:
-    """Where a store reports whole seconds, an object that may have been written right after the cutoff is young.
+def test_an_object_whose_time_in_whole_seconds_may_be_after_the_cutoff_is_kept() -> None:
+    """If a store reports whole seconds, an object that may have been written right after the cutoff counts as young.
 
     earth-mover/icechunk#2368
     """
@@ -409,8 +407,8 @@ def test_cutoff_with_whole_second_last_modified_keeps_objects_that_may_be_newer(
     assert (counts["unreferenced"], counts["young"]) == (1, 2)
 
 
-def test_object_written_after_listing_survives(task: Task) -> None:
-    """An object written beside a listed object, or in its place, was not approved, and is kept.
+def test_an_object_written_after_the_listing_is_kept(task: Task) -> None:
+    """An object that was written beside a listed object, or in its place, was not approved.
 
     apache/hudi#11600
     """

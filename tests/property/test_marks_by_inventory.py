@@ -1,4 +1,4 @@
-"""Marks that read an inventory instead of listing the store: the same set, as of the inventory's time."""
+"""Marks that read an inventory instead of listing the store: they find the same set, as of the inventory's time."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def garbage(lake: SandboxRepository, name: str) -> str:
 
 
 def inventory(store: Store, file: Path) -> None:
-    """Write a list of all objects that the store has now, as a user's own file."""
+    """Write a list of all objects that the store has now, as if a user had made the file."""
     with file.open("w", newline="") as out:
         rows = csv.writer(out)
         rows.writerow(["key", "size", "last_modified", "etag"])
@@ -79,8 +79,8 @@ def test_a_mark_from_an_inventory_expires_the_garbage_as_of_the_inventorys_time(
     ]  # fmt: skip
 
 
-def test_a_mark_from_an_inventory_is_compared_with_the_last_finished_mark(sandbox: Sandbox, tmp_path: Path) -> None:
-    """Though it begins earlier than that one; and no incremental mark may use it as a base."""
+def test_brakes_compare_a_mark_from_an_inventory_with_the_last_finished_mark(sandbox: Sandbox, tmp_path: Path) -> None:
+    """The inventory is older than that mark. A mark from an inventory can't be handed to the reference collector."""
     lake, file = sandbox.create("lake"), tmp_path / "list.csv"
     garbage(lake, "a")
     lake.commit("main", "one")
@@ -103,7 +103,7 @@ def test_a_mark_from_an_inventory_is_compared_with_the_last_finished_mark(sandbo
 
 
 def test_an_inventory_that_lacks_live_objects_stops_the_mark(sandbox: Sandbox, tmp_path: Path) -> None:
-    """An inventory of the future, or one that doesn't exist, is refused as well."""
+    """An inventory with a time in the future, and one that doesn't exist, are also refused."""
     lake, file = sandbox.create("lake"), tmp_path / "list.csv"
     store = target_of(sandbox.settings, "lake").place.store()
     live = lake.put("main", "a", b"live")

@@ -32,7 +32,7 @@ def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
 
 @contextmanager
 def no_dump() -> Iterator[None]:
-    """Refuse dumps of references, as for credentials without that permission."""
+    """Refuse dumps of references, as a server does if the credentials lack the permission."""
     with mock.patch.object(LakeFS, "dump_refs", return_value=None):
         yield
 
@@ -87,8 +87,8 @@ def test_a_branch_created_at_an_expired_commit_during_the_mark_keeps_its_objects
     assert mark.expired == {garbage}
 
 
-def test_a_commit_that_is_created_and_becomes_dangling_during_a_mark_is_live(sandbox: Sandbox) -> None:
-    """The commit's object was invisible while it was staged. The commit is young like any new one."""
+def test_an_object_whose_commit_is_created_and_becomes_dangling_during_a_mark_is_live(sandbox: Sandbox) -> None:
+    """The commit's object was on no list while it was staged. The commit is young, like any new one."""
     lake = sandbox.create("lake")
     garbage = with_garbage(lake)
     lake.put("main", "_SUCCESS", b"done")
@@ -107,7 +107,7 @@ def test_a_commit_that_is_created_and_becomes_dangling_during_a_mark_is_live(san
 
 
 def test_without_rules_or_a_dump_the_objects_of_every_range_are_live(sandbox: Sandbox) -> None:
-    """Old ranges count, too; tables of an earlier dump of references are not mistaken for ranges."""
+    """Old ranges count as well. Tables of an earlier dump of references are not mistaken for ranges."""
     lake = sandbox.create("lake")
     garbage = with_garbage(lake)
     live = {lake.put("main", "a", b"one").address}
@@ -128,7 +128,7 @@ def test_without_rules_or_a_dump_the_objects_of_every_range_are_live(sandbox: Sa
 
 
 def test_a_range_replaced_by_a_metarange_stops_a_mark_without_a_dump(sandbox: Sandbox) -> None:
-    """The metarange is whole and valid, but not the table by that name: it may not hide a range that counts."""
+    """The metarange is intact and valid, but isn't the table of that name. It must not hide a range that counts."""
     lake = sandbox.create("lake")
     with_garbage(lake)
     lake.put("main", "a", b"one")
@@ -146,7 +146,7 @@ def test_a_range_replaced_by_a_metarange_stops_a_mark_without_a_dump(sandbox: Sa
 
 
 def test_a_lost_range_of_an_old_commit_stops_a_mark_without_a_dump(sandbox: Sandbox) -> None:
-    """Reading all existing ranges isn't enough: a known commit refers to the lost one."""
+    """Reading all existing ranges isn't enough, because a known commit refers to the lost one."""
     lake = sandbox.create("lake")
     with_garbage(lake)
     lake.put("main", "a", b"one")
@@ -163,8 +163,8 @@ def test_a_lost_range_of_an_old_commit_stops_a_mark_without_a_dump(sandbox: Sand
 
 @pytest.mark.parametrize("number", range(6))
 def test_without_a_dump_the_parent_of_a_listed_dangling_commit_is_live(sandbox: Sandbox, number: int) -> None:
-    """The rule retains the parent of a young commit. The server's list has the commit, but not always its parent:
-    whether it does depends on the ids of commits, so on the `number` in a message."""
+    """The rule retains the parent of a young commit. The server's list has the commit, but not always its parent: that
+    depends on the ids of commits, and therefore on the `number` in a message."""
     lake = sandbox.create("lake")
     set_rules(lake, Rules(7))
     garbage = with_garbage(lake)
@@ -197,7 +197,8 @@ def test_without_a_dump_the_parent_of_a_listed_dangling_commit_is_live(sandbox: 
     ],
 )
 def test_a_live_address_that_the_store_would_change_stops_the_mark(sandbox: Sandbox, address: str) -> None:
-    """The object is stored under another name, and would look like garbage. A loss of this kind can't be accepted."""
+    """The object is stored under a different name, and would look like garbage. Such a missing object can't be
+    accepted."""
     lake = sandbox.create("lake")
     with_garbage(lake)
     lake.put("main", "fine", b"fine")

@@ -146,8 +146,8 @@ def test_each_kind_of_hold_keeps_exactly_the_objects_that_it_names(world: World)
     assert facts["kept_by_probes"] == 0
 
 
-def test_queries_name_the_holds_that_keep_objects_and_what_each_tag_alone_keeps(world: World) -> None:
-    """The commit of v1 is also in the history of w1. A report is on hold by its path, too, whatever the tags."""
+def test_queries_report_the_holds_that_keep_objects_and_what_each_tag_alone_keeps(world: World) -> None:
+    """The commit of v1 is also in the history of w1. A report is also on hold by its path, whatever the tags."""
     world.hold(EVERY_KIND)
     mark = world.mark("queried")
     history = history_of(world.sandbox.settings, mark)
@@ -175,7 +175,7 @@ def test_objects_are_explained_without_the_commit_graph_but_pins_are_refused(wor
         pins_of(history)
 
 
-def test_entries_at_a_path_are_the_same_whether_executors_read_them(world: World) -> None:
+def test_entries_at_a_path_are_the_same_whether_the_driver_or_executors_read_them(world: World) -> None:
     history = history_of(world.sandbox.settings, world.mark("read"))
     on_driver = paths.entries_at(history, "a")
     limits = {"METARANGES_ON_DRIVER": -1, "ENTRIES_ON_DRIVER": -1}
@@ -189,7 +189,7 @@ def test_entries_at_a_path_are_the_same_whether_executors_read_them(world: World
 
 
 def test_holds_keep_the_same_objects_whether_the_namespace_or_the_settings_have_them(world: World) -> None:
-    """Half of them are in each."""
+    """Half of the holds are in each place."""
     tables = [hold.fields() for hold in parse_holds(EVERY_KIND.encode(), "holds.yaml")]
     world.hold(yaml.safe_dump({"holds": tables[::2]}))
     settings = {**world.sandbox.settings, "holds": json.dumps(tables[1::2])}
@@ -214,7 +214,7 @@ def test_objects_on_hold_are_kept_in_every_scope(world: World, scope: Scope) -> 
     assert {row["address"] for row in answers if not row["kept_by"]} == mark.expired
 
 
-def test_outdated_holds_keep_nothing(world: World) -> None:
+def test_expired_holds_keep_nothing(world: World) -> None:
     """The result is the same as without a file of holds."""
     world.hold(EVERY_KIND.replace("because", "because, until: 2020-01-01"))
     outdated = world.mark("outdated")
@@ -250,7 +250,7 @@ def test_missing_objects_on_hold_are_counted_and_do_not_stop_the_mark(world: Wor
 
 
 def test_a_missing_range_that_only_a_hold_needs_stops_the_mark(world: World) -> None:
-    """Without it, it is unknown what is on hold; the range is named."""
+    """Without it, it is unknown what is on hold. The error names the range."""
     world.hold(EVERY_KIND)
     place = target_of(world.sandbox.settings, "lake").place
     if not Mark.exists(place, "every-kind"):
@@ -297,7 +297,7 @@ def test_a_change_to_the_holds_during_a_mark_stops_it(world: World) -> None:
 
 
 def test_a_hold_added_before_the_mark_finishes_stops_it(world: World) -> None:
-    """By then everything has been read, and the expired set is written."""
+    """By that time, everything has been read, and the expired set has been written."""
     changed = on_first_message("writing the expired set", lambda: world.hold(EVERY_KIND))
     with changed, pytest.raises(Refused, match="were changed while the repository was being marked"):
         world.mark("late")

@@ -1,11 +1,11 @@
-"""Marks of a repository in use: any operations in any order, and after each mark the sets are compared.
+"""Marks of a repository in use: any operations in any order, and a comparison of the sets after each mark.
 
-LAKEGC_MODEL_STEPS says how many operations there are, one in twenty of them a mark; a long run is
+LAKEGC_MODEL_STEPS says how many operations there are, one in twenty of which is a mark; a long run is
 
     LAKEGC_MODEL_STEPS=20000 uv run pytest -n 0 tests/property/test_model.py
 
-Up to 2,000 steps are the same ones every time; longer runs differ each time, and make what fails small.
-LAKEGC_MODEL_SEED names a run to repeat.
+Up to 2,000 steps are the same every time. Longer runs differ each time, and shrink a failing example. LAKEGC_MODEL_SEED
+names a run to repeat.
 """
 
 from __future__ import annotations

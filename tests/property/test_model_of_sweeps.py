@@ -1,4 +1,4 @@
-"""Sweeps of a repository in use: after every sweep everything live is read byte for byte, however the sweep ended.
+"""Sweeps of a repository in use: after every sweep, everything live can be read byte for byte, however the sweep ended.
 
 LAKEGC_MODEL_SWEEPS says how many sweeps there are; a long run is
 
@@ -44,12 +44,12 @@ DELETE, QUARANTINE = SweepOptions(), SweepOptions(quarantine=True)
 
 
 class Killed(BaseException):
-    """Ends a sweep halfway, as a signal would: no code of lakegc catches it."""
+    """Ends a sweep halfway, as a signal would: none of lakegc's code catches it."""
 
 
 @contextmanager
 def killed_at(sentence: int) -> Iterator[None]:
-    """End what is done at its nth message."""
+    """End an action at its nth message."""
     said = 0
 
     def listen(_: str) -> None:

@@ -35,15 +35,15 @@ def garbage(lake: SandboxRepository, name: str) -> Entry:
 
 
 def refer(other: SandboxRepository, path: str, entry: Entry, root: str, kind: AddressType = AddressType.FULL) -> None:
-    """Stage an entry whose address is a full one, in another repository."""
+    """Stage an entry with a full address in another repository."""
     there = replace(entry, path=path.encode(), address=f"{root}/{entry.address}", address_type=kind)
     other.stage("main", [there])
 
 
 def test_objects_that_another_repository_imported_are_kept(sandbox: Sandbox) -> None:
     """Objects of this namespace that another repository has staged or committed are kept, in either spelling, whatever
-    the branch or retention there. An import whose object is missing doesn't stop the mark. Each table is read once for
-    this."""
+    the branch or retention there. An import whose object is missing doesn't stop the mark. Each table is read only once
+    for this."""
     lake, other = sandbox.create("lake"), sandbox.create("other")
     names, paths = "local://lake", f"local://{sandbox.local_path}/lake"
     set_rules(other, Rules(0))
@@ -111,8 +111,8 @@ def test_re_staged_content_moved_and_committed_elsewhere_between_two_readings_is
 
 
 def test_imports_of_a_repository_that_became_unreadable_are_kept(sandbox: Sandbox) -> None:
-    """The repository is named and doesn't stop the mark. It does stop it where all are required, and isn't read where
-    it is trusted not to refer to this one."""
+    """The mark reports the repository and doesn't stop. It does stop if all repositories are required, and doesn't read
+    the repository if it is trusted not to refer to this one."""
     lake, other = sandbox.create("lake"), sandbox.create("other")
     lake.put("main", "kept", b"kept")
     imported, nobodys = garbage(lake, "imported"), garbage(lake, "nobody's")
@@ -136,8 +136,8 @@ def test_imports_of_a_repository_that_became_unreadable_are_kept(sandbox: Sandbo
         marked({**sandbox.settings, "require_other_repositories": "true"}, "lake", "m4")
 
 
-def test_other_repositories_that_are_unreadable_for_lack_of_permission_are_named(sandbox: Sandbox) -> None:
-    """The mark and its check name them, where listing repositories or reading one of them isn't allowed."""
+def test_other_repositories_that_are_unreadable_for_lack_of_permission_are_reported(sandbox: Sandbox) -> None:
+    """The mark and its check report them if listing repositories, or reading one of them, isn't allowed."""
     lake = sandbox.create("lake")
     lake.put("main", "kept", b"kept")
     sandbox.create("other")

@@ -90,7 +90,7 @@ branch_days = st.dictionaries(st.sampled_from([*BRANCHES, "gone"]), days)
 
 @st.composite
 def scrambled(draw: st.DrawFn) -> History:
-    """Graphs of any shape: parents that don't exist, rings, heads without a commit."""
+    """Graphs of any shape, with missing parents, cycles, and heads without a commit."""
     names = NAMES[: draw(st.integers(1, 6))]
     anyone = st.sampled_from(names) | st.sampled_from(names) | st.just("missing")
     parents = st.lists(anyone, max_size=2).map(tuple)
@@ -228,7 +228,7 @@ def test_without_rules_all_commits_are_retained(history: History) -> None:
 @given(scrambled())
 @settings(patient, max_examples=400)
 def test_an_incomplete_graph_is_an_error(history: History) -> None:
-    """A missing head or parent, or a ring of main parents. Every graph without them gets correct verdicts."""
+    """A head or parent is missing, or main parents form a cycle. Every other graph gets correct verdicts."""
     event("whole" if is_whole(history) else "not whole")
     if is_whole(history):
         assert history.retained() == oracle.retained(history.claims(), history.now)
@@ -256,7 +256,7 @@ def test_the_generated_histories_cover_every_reason(reason: Reason) -> None:
 
 
 def line(length: int, *, step: timedelta = timedelta(minutes=1)) -> list[Commit]:
-    """A line of commits, the last one made at now and each other one a step before its child."""
+    """A line of commits, the last one made at now, and every other one a step before its child."""
     return [
         Commit(
             f"{place:06}",
@@ -279,8 +279,8 @@ def test_a_line_of_100_000_commits_gets_verdicts_to_its_root() -> None:
     assert retained == [commit.id for commit in commits[-1 - 1441 :]]
 
 
-def test_20_000_branches_on_a_shared_line_get_verdicts_in_one_pass() -> None:
-    """The line has 40,000 commits, and the longest rule is at its end."""
+def test_a_line_shared_by_20_000_branches_gets_verdicts_in_one_pass() -> None:
+    """The line has 40,000 commits, and the branch with the longest rule is at its end."""
     commits = line(40_000)
     heads = {f"branch{place:05}": commits[place + 20_000].id for place in range(20_000)}
     longest = {"branch19999": 365}

@@ -71,7 +71,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def test_scope_committed_expires_exactly_the_objects_of_expired_commits(world: World) -> None:
-    """The store has these objects, and nothing live refers to them. Dangling commits count, too."""
+    """The store has these objects, and nothing live refers to them. Dangling commits count as well."""
     assert world.mark("COMMITTED") == world.expired
 
 
@@ -81,8 +81,8 @@ def test_scope_uncommitted_expires_exactly_the_objects_that_were_never_committed
 
 
 def test_scope_unified_expires_exactly_the_union_of_both_scopes(world: World) -> None:
-    """Parts of unfinished uploads, the server's files and another folder's objects stay. A key under `lake-other`, a
-    prefix that only begins alike, is another repository's and keeps nothing here."""
+    """Parts of unfinished uploads, the server's files and objects in other folders stay. A key under `lake-other`, a
+    prefix that only begins like the namespace, belongs to another repository and keeps nothing here."""
     assert world.mark("UNIFIED") == world.expired | world.never_committed
 
 
@@ -93,7 +93,7 @@ def test_scope_committed_is_refused_without_the_commit_graph(world: World) -> No
 
 
 def test_a_repository_with_only_imports_can_be_marked(tmp_path: Path) -> None:
-    """No live address is inside its namespace, so none can be missing; what lies there expires."""
+    """No live address is inside its namespace, so none can be missing; all objects that lie there expire."""
     with Sandbox(tmp_path) as sandbox:
         lake, where = sandbox.create("lake"), sandbox.create("where-it-lies")
         entry = where.put("main", "a", b"a")

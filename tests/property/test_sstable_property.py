@@ -134,7 +134,7 @@ def test_a_table_has_the_same_id_and_rows_in_any_order_of_its_blocks(
 @given(st.lists(st.tuples(st.binary(max_size=12), st.binary(max_size=80)), max_size=40, unique_by=lambda pair: pair[0]))
 @settings(deadline=None)
 def test_decoders_agree_on_any_records(records: list[tuple[bytes, bytes]]) -> None:
-    """Records that are no entries have an id, and no rows."""
+    """Records that aren't entries have an id, and no rows."""
     table = write_table([Record(*pair) for pair in sorted(records)], {"type": "ranges"})
 
     assert_decoders_agree(table.data)
@@ -157,7 +157,8 @@ _FIELDS = st.one_of(
 @given(st.lists(_FIELDS, max_size=6), st.binary(max_size=3), st.sampled_from([0, 0, 0, 1, -1]))
 @settings(deadline=None, max_examples=400)
 def test_decoders_agree_on_any_message(fields: list[bytes], behind: bytes, lie: int) -> None:
-    """An entry of known and unknown fields, in any order and cut anywhere, is valid for all decoders or for none."""
+    """An entry of known and unknown fields, in any order and truncated anywhere, is valid for all decoders or for
+    none."""
     message = bytes_field(1, b"data/x") + b"".join(fields)
     stored = (
         encode_value(b"identity", message) if lie == 0 else as_uvarint(2) + b"i" + as_uvarint((len(message) + lie) * 2)
@@ -190,7 +191,7 @@ def test_decoders_agree_on_any_block(records: Any, restarts: list[int], behind: 
 )
 @settings(deadline=None, max_examples=300)
 def test_decoders_agree_on_any_compression(elements: list[tuple[int, bytes]], lie: int, base: int) -> None:
-    """Snappy's elements in any order are decompressed alike, or refused; no other memory is touched."""
+    """Snappy's elements in any order are decompressed alike, or refused. No other memory is touched."""
     good = data_block(*((b"%04d" % n, encode_value(b"", bytes_field(1, b"data/%d" % n))) for n in range(base // 20)))
     stream = b"\xf4" + (len(good) - 1).to_bytes(2, "little") + good
     for tag, rest in elements:
@@ -203,7 +204,7 @@ def test_decoders_agree_on_any_compression(elements: list[tuple[int, bytes]], li
 @given(data=st.data())
 @settings(deadline=None, max_examples=40)
 def test_decoders_agree_on_any_changed_table(case: Any, data: st.DataObject) -> None:
-    """A table with bytes changed in any block, and correct checksums, is refused or read by all decoders."""
+    """All decoders refuse or read a table with changed bytes in any block, and with correct checksums."""
     changed = bytearray(case.data)
     where = data.draw(st.sampled_from(all_blocks(case.data)))
     for _ in range(data.draw(st.integers(1, 3))):
@@ -214,7 +215,7 @@ def test_decoders_agree_on_any_changed_table(case: Any, data: st.DataObject) -> 
 @given(ENTRIES.filter(bool), st.data())
 @settings(deadline=None)
 def test_decoders_agree_on_any_changed_range(entries: list[Entry], data: st.DataObject) -> None:
-    """Ranges as they are written: compressed, with shared prefixes and all fields."""
+    """These are ranges as they are usually written: compressed, with shared prefixes and all fields."""
     table = write_range(entries).data
     where = data.draw(st.sampled_from(all_blocks(table)))
     changed = bytearray(table)
@@ -242,7 +243,7 @@ def test_an_index_key_lies_between_two_blocks(left: bytes, right: bytes) -> None
 
 
 def test_the_changed_blocks_cover_the_whole_table() -> None:
-    """The tests above change any byte from the first one to the footer."""
+    """The tests above can change any byte from the first one to the footer."""
     for case in WHOLE:
         blocks = all_blocks(case.data)
 

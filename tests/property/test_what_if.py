@@ -55,7 +55,8 @@ def predicted(result: WhatIf) -> list[tuple[int, int]]:
 
 
 def test_variants_predict_the_mark_after_each_change(world: World) -> None:
-    """Holds of every kind, alone and together; other rules, on top of holds, too; another minimum age."""
+    """The changes are holds of every kind, alone and together, different rules, with holds as well, and a different
+    minimum age."""
     holds = parse_holds(EVERY_KIND.encode(), "holds.yaml")
     before = world.mark("before")
     variants = [Variant(hold.id, Rules(7), holds=(hold,)) for hold in holds]
@@ -86,9 +87,9 @@ def test_variants_predict_the_mark_after_each_change(world: World) -> None:
     assert result.totals["variant"].to_pylist() == ["own", *(variant.name for variant in variants)]
 
 
-def test_a_dropped_branch_predicts_the_mark_after_its_deletion(world: World) -> None:
-    """Its last commits are dangling then, and the default rule decides. The objects are attributed to no branch. Here,
-    the executors do the work, as for large repositories."""
+def test_a_variant_without_a_branch_predicts_the_mark_after_its_deletion(world: World) -> None:
+    """The branch's last commits are then dangling, and the default rule decides. The objects are attributed to no
+    branch. Here, the executors do the work, as for large repositories."""
     before = world.mark("with-branch")
     dropped = frozenset({"exp-1"})
     with on_executors(), mock.patch.object(grouping, "ROWS_ON_DRIVER", -1):
@@ -110,8 +111,8 @@ def test_a_dropped_branch_predicts_the_mark_after_its_deletion(world: World) -> 
     assert "exp-1" not in branches
 
 
-def test_what_a_mark_does_not_know_is_refused(world: World) -> None:
-    """The default branch can't be deleted, and a mark of another scope lacks objects."""
+def test_variants_that_a_mark_cannot_predict_are_refused(world: World) -> None:
+    """The default branch can't be deleted, and a mark of a different scope lacks objects."""
     mark = world.mark("asked")
     for name, words in (("exp-2", "no branch 'exp-2'. Did you mean exp-1?"), ("main", "default branch")):
         with pytest.raises(WrongUsage, match=words):
