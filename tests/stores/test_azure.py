@@ -123,7 +123,8 @@ def test_a_namespace_is_parsed_as_lakefs_parses_it(uri: str, endpoint: str | Non
     ],
 )
 def test_an_ambiguous_namespace_is_refused(uri: str) -> None:
-    """lakeFS refuses such a namespace, or may read it as another place than it shows. No request is sent."""
+    """lakeFS refuses such a namespace, or may read it as a different place than it seems to name. No request is
+    sent."""
     with pytest.raises(WrongUsage, match=r"can't be a|in the domain|is not a storage namespace"):
         open_store(Namespace.parse(uri), StoreSettings(azure_account_key="YW55"))
 
@@ -282,7 +283,7 @@ def test_directories_are_neither_listed_nor_found(azurite: Azurite, client: Cont
 
 
 def test_a_blob_is_deleted_with_its_snapshots(azurite: Azurite, client: ContainerClient, name: str) -> None:
-    """Azure refuses to delete a blob without its snapshots. Snapshots aren't listed."""
+    """Azure refuses to delete a blob but keep its snapshots. Snapshots aren't listed."""
     store = on(azurite, name)
     write_all(store, ["data/x", "data/y"])
     for key in ("data/x", "data/y"):
@@ -322,7 +323,7 @@ DENIED = "<Error><Code>AuthorizationPermissionMismatch</Code><Message>no</Messag
 
 
 def batch_response(*fixed_server: tuple[str | None, int, str]) -> bytes:
-    """A batch response. Each part has the number of its request (None: no number), a status and a document."""
+    """A batch response. Each part has the number of its request (or none, if it is None), a status and a document."""
     parts = []
     for number, status, document in fixed_server:
         named = "" if number is None else f"Content-ID: {number}\r\n"
@@ -396,7 +397,7 @@ def test_a_request_number_consists_of_ascii_digits_only() -> None:
 
 
 @pytest.mark.parametrize("body", [batch_response(("0", 503, ""), ("1", 503, "")), batch_response((None, 503, ""))])
-def test_throttling_of_keys_or_of_the_whole_batch_is_transient(body: bytes) -> None:
+def test_throttling_of_some_keys_or_of_a_whole_batch_is_transient(body: bytes) -> None:
     """A sweep may send the keys again."""
     body = body.replace(b"x-ms-request-id: 1", b"x-ms-error-code: ServerBusy")
     with replying(202, body, MIXED) as fixed_server:
@@ -710,7 +711,7 @@ def listing(*names: str, more: str = "<NextMarker />", encoded: bool = False) ->
 
 
 def test_an_incomplete_listing_is_an_error() -> None:
-    """The listing ends early, doesn't say whether more follows, or lacks a field that every blob has."""
+    """The listing ends early, doesn't say whether more entries follow, or lacks a field that every blob has."""
     whole = listing("ns/data/x")
     for body in (
         whole[:-40],

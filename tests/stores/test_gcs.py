@@ -146,7 +146,7 @@ def test_each_part_of_a_batch_has_its_own_result() -> None:
 def test_no_key_counts_as_deleted_after_a_response_without_a_clear_id_and_status(
     body: bytes, headers: dict[str, str]
 ) -> None:
-    """Two parts for the same key don't count either."""
+    """If there are two parts for the same key, the key doesn't count as deleted either."""
     with replying(200, body, headers) as fixed_server:
         [result] = at(fixed_server.settings()).delete_many(["a"])
 
@@ -194,7 +194,7 @@ def test_a_lost_connection_gives_every_key_of_the_batch_a_transient_code(fake_gc
 
 
 def test_a_404_means_already_gone_only_if_the_bucket_exists(fake_gcs: FakeGCS, bucket: str) -> None:
-    """More than a hundred keys are sent in several batches."""
+    """The test sends more than a hundred keys, in several batches."""
     store = at(fake_gcs.settings(), f"gs://{bucket}/gone")
     store.write("data/there", b"")
 
@@ -513,7 +513,7 @@ def test_no_delete_is_sent_after_a_late_or_refused_token(tmp_path: Path, monkeyp
 
 
 def test_every_method_names_missing_credentials_as_the_cause(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The error names the setting. Opening the store doesn't request credentials."""
+    """The error names the setting. Opening the store doesn't request credentials yet."""
     for name in ("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_CLOUD_PROJECT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NO_GCE_CHECK", "true")
@@ -593,7 +593,7 @@ def test_a_response_that_is_not_from_cloud_storage_is_an_error(status: int, body
 
 @pytest.mark.parametrize("location", ["https://evil.example.com/u?id=1", "https://x.googleapis.com.evil.org/u", ""])
 def test_parts_of_an_upload_are_sent_to_no_other_server(location: str) -> None:
-    """They would have the account's token."""
+    """They would carry the account's token."""
     with replying(200, b"{}", {**JSON, "Location": location}) as fixed_server:
         streams = at(fixed_server.settings()).streams
         with pytest.raises(Unavailable, match="isn't Cloud Storage"):
@@ -602,7 +602,8 @@ def test_parts_of_an_upload_are_sent_to_no_other_server(location: str) -> None:
 
 
 def test_the_id_of_an_upload_is_not_shown_if_its_server_is_unreachable() -> None:
-    """Anyone who knows it can write the object. The library's error has it, so it isn't shown as the cause either."""
+    """Anyone who knows the id can write the object. The library's error contains it, so that error isn't shown as the
+    cause either."""
     settings = StoreSettings(
         gcs_endpoint_url="http://127.0.0.1:9", gcs_anonymous=True, retry=retry_policies.no_wait_policy(1)
     )
@@ -695,7 +696,7 @@ def test_names_with_a_lone_surrogate_are_counted_as_unreadable() -> None:
 
 
 def test_an_object_listed_without_a_checksum_has_none() -> None:
-    """The object is encrypted with a key of the client."""
+    """The object is encrypted with a key of the client's."""
     without = {name: value for name, value in item("ns/data/x").items() if name != "crc32c"}
     with replying(200, listing(without), JSON) as fixed_server:
         [page] = at(fixed_server.settings()).pages("data/")

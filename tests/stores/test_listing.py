@@ -39,8 +39,7 @@ def test_listing_a_missing_bucket_is_an_error(provider: Provider) -> None:
 
 
 def test_keys_beside_the_namespace_are_neither_listed_nor_deleted(provider: Provider) -> None:
-    """A namespace includes its final slash: keys like `ns-other/data/x` and `ns0` are neither listed nor deleted with
-    `ns`.
+    """A namespace includes its final slash, so that keys like `ns-other/data/x` and `ns0` don't belong to `ns`.
 
     treeverse/dvc#1300, treeverse/dvc#7610
     """
@@ -157,7 +156,7 @@ def test_start_after_lists_exactly_the_keys_after_it(store: Store, provider: Pro
 
 
 def test_start_after_is_refused_if_listings_are_not_in_byte_order(store: Store, provider: Provider) -> None:
-    """In such a store, keys after the given one could be lost."""
+    """In such a store, keys after the given one could be missed."""
     if provider.capabilities.byte_order:
         pytest.skip(f"{provider.name} lists in byte order")
     with pytest.raises(WrongUsage, match="order"):
@@ -165,7 +164,7 @@ def test_start_after_is_refused_if_listings_are_not_in_byte_order(store: Store, 
 
 
 def test_start_after_with_a_delimiter_is_refused(store: Store) -> None:
-    """Stores disagree about the combination."""
+    """Stores handle the combination differently."""
     with pytest.raises(WrongUsage, match="start_after or a delimiter"):
         list(store.pages("", start_after="a", delimiter="/"))
 

@@ -118,7 +118,7 @@ def test_a_namespace_behind_a_symlink_is_refused(root: Path, name: str) -> None:
 
 
 def test_the_configured_path_may_be_a_symlink(root: Path) -> None:
-    """The configured path is the operator's, and may lead to another disk."""
+    """The operator chose the configured path, which may lead to another disk."""
     (root.parent.parent / "by-link").symlink_to(root.parent)
     store = open_store(Namespace.parse("local://ns"), StoreSettings(local_path=str(root.parent.parent / "by-link")))
 
@@ -324,7 +324,7 @@ def test_a_damaged_clock_file_is_an_error(root: Path, content: str) -> None:
 
 
 def test_listing_a_folder_without_permission_is_an_error(store: Store, root: Path) -> None:
-    """Such a folder never just shortens the listing."""
+    """If the folder were skipped, the listing would just be shorter."""
     if os.geteuid() != 0:
         pytest.skip("only root can become somebody else")
     store.write("data/x", b"")
@@ -366,11 +366,11 @@ def test_conditional_replaces_are_atomic_across_processes(store: Store, root: Pa
     assert [path.name for path in (root / ".lakegc-tmp").iterdir()] == ["lock"]
 
 
-def test_a_lock_that_another_process_does_not_release_is_an_error_that_names_it(
+def test_the_error_about_a_lock_that_another_process_does_not_release_names_the_lock(
     store: Store, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process that hangs while it holds the lock, for example on a network file system, must not stop all others
-    without a word."""
+    """A process that hangs while it holds the lock, for example on a network file system, must not block all others
+    silently."""
     store.write("data/x", b"old")
     monkeypatch.setattr(files, "LOCK_WAIT_S", 0.05)
     with (root / ".lakegc-tmp" / "lock").open("rb") as held:

@@ -1,4 +1,4 @@
-"""Which store is opened for a namespace, what its settings show, and what they carry to executors."""
+"""Which store is opened for a namespace, what its settings show, and what is sent to executors with them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_credentials_in_the_endpoint_are_not_printed() -> None:
 
 
 def test_settings_are_immutable_and_unknown_ones_are_refused() -> None:
-    """If it weren't refused, a misspelt setting would have no effect."""
+    """If unknown settings weren't refused, a misspelled one would have no effect."""
     with pytest.raises(ValidationError):
         SETTINGS.s3_region = "elsewhere"  # type: ignore[misc]
     with pytest.raises(ValidationError):
@@ -129,7 +129,7 @@ def test_a_local_namespace_that_is_not_a_folder_below_the_configured_path_is_ref
 def test_an_endpoint_in_the_aws_variables_is_refused_unless_it_is_an_aws_endpoint(
     monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
-    """Otherwise lakegc would assume that this store can do what AWS can, and not probe it."""
+    """If it weren't refused, lakegc would assume that this store can do what AWS can, and would not probe it."""
     bucket = Namespace.parse("s3://bucket/ns")
     monkeypatch.setenv(variable, "https://minio.corp:9000")
     with pytest.raises(WrongUsage, match=r"minio\.corp.*LAKEGC_S3_ENDPOINT_URL"):
@@ -144,7 +144,7 @@ def test_an_endpoint_in_the_aws_variables_is_refused_unless_it_is_an_aws_endpoin
 
 
 def test_a_probe_with_the_bucket_in_the_path_does_not_count_for_the_bucket_in_the_host_name() -> None:
-    """Another server may answer there."""
+    """Under the host name, a different server may respond."""
     bucket, endpoint = Namespace.parse("s3://bucket/ns"), "https://minio.corp:9000"
     in_path, in_host = (StoreSettings(s3_endpoint_url=endpoint, s3_path_style=style) for style in (True, False))
     assert endpoint_to_probe(bucket, in_path) == endpoint

@@ -34,7 +34,7 @@ def test_a_probe_outside_its_own_folder_is_refused(store: Store, prefix: str) ->
     assert all_keys(store) == []
 
 
-def test_recorded_capabilities_that_are_impossible_are_probed_again(store: Store) -> None:
+def test_impossible_recorded_capabilities_are_probed_again(store: Store) -> None:
     """With a negative time resolution, for example, young objects would look old."""
     probed = recorded_capabilities(store, "here", token="one")
     damage_record(store, {"time_resolution": -3600.0})
@@ -54,8 +54,8 @@ def test_impossible_capabilities_of_any_kind_are_not_used(tmp_path: Path, damage
     assert recorded_capabilities(store, "here", token="two") == probed
 
 
-def test_with_a_signing_key_a_record_without_a_valid_signature_is_probed_again(tmp_path: Path) -> None:
-    """A forged record could claim that ETags are MD5 checksums. Path probes would then be spared for objects that a
+def test_with_a_signing_key_capabilities_without_a_valid_signature_are_probed_again(tmp_path: Path) -> None:
+    """A forged record could claim that ETags are MD5 checksums. Path probes would then be skipped for objects that a
     branch serves."""
     here = local(tmp_path)
     store = here.open(here.uri())

@@ -118,7 +118,7 @@ def test_the_etag_of_a_kms_encrypted_object_is_not_an_md5(moto_server: S3Server)
         ({"ETag": ""}, "bucket", False),
     ],
 )
-def test_an_etag_is_an_md5_only_in_an_ordinary_bucket_without_customer_keys_or_kms(
+def test_an_etag_is_an_md5_only_in_an_ordinary_bucket_without_kms_or_keys_of_the_client(
     headers: dict[str, str], bucket: str, is_md5: bool
 ) -> None:
     """The tag must have 32 hex digits, and the object must be unencrypted or encrypted by S3 itself."""
@@ -130,7 +130,7 @@ def test_an_etag_is_an_md5_only_in_an_ordinary_bucket_without_customer_keys_or_k
 
 
 def test_the_etag_does_not_count_as_an_md5_if_the_head_request_is_refused() -> None:
-    """An object encrypted with a key of the client can't be looked up (400). That is no error."""
+    """An object encrypted with a client's key can't be looked up (400). That is not an error."""
     with replying(400, b"") as fixed_server:
         store = open_store(Namespace.parse("s3://bucket/ns"), fixed_server.settings(), capabilities=MD5)
 
@@ -213,7 +213,7 @@ REQUESTS: dict[str, Callable[[Store], object]] = {
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 @pytest.mark.parametrize("body", [b"", b"<html>moved</html>"])
 def test_a_redirect_is_reported_in_one_sentence_and_not_followed(status: int, body: bytes) -> None:
-    """Credentials are never sent to another host. botocore itself would look for a region without end."""
+    """Credentials are never sent to another host. botocore itself would keep looking for a region."""
     with replying(200, b"hello", {"ETag": '"x"'}) as elsewhere:
         location = f"{elsewhere.url.replace('//', '//user:secret@')}/bucket/ns/data/x?token=secret"
         with replying(status, body, {"Location": location}) as fixed_server:
@@ -237,7 +237,7 @@ def test_a_redirect_is_reported_in_one_sentence_and_not_followed(status: int, bo
 @pytest.mark.parametrize("name", REQUESTS)
 def test_all_requests_but_deletes_are_retried(name: str) -> None:
     """A sweep repeats a delete itself, after the same checks as before the first attempt. The store must not repeat it
-    unnoticed."""
+    silently."""
     body = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
     with replying(503, body, XML) as fixed_server:
         store = at(fixed_server.settings(retry=no_wait_policy(3)))
@@ -340,7 +340,7 @@ def test_keys_that_are_not_utf8_are_counted_as_unreadable() -> None:
 
 
 def test_keys_are_decoded_only_if_the_server_encoded_them() -> None:
-    """Keys that the server didn't encode are used unchanged."""
+    """All other keys are used unchanged."""
     [entry] = parse_listing(listing("ns/data/a%2Fb+c", encoding="")).objects.to_pylist()
 
     assert (entry["address"], entry["size"], entry["checksum"]) == ("ns/data/a%2Fb+c", 3, "e")
@@ -475,7 +475,7 @@ def test_a_listing_with_a_doctype_is_refused() -> None:
 @pytest.mark.parametrize(
     "uri", ["s3://bucket/a%20b", "s3://bucket/a?b", "s3://user@bucket/ns", "s3://bucket:443/ns", "s3://bucket%41"]
 )
-def test_a_namespace_that_lakefs_resolves_to_another_location_is_refused(uri: str) -> None:
+def test_a_namespace_that_lakefs_resolves_to_a_different_location_is_refused(uri: str) -> None:
     """lakeFS reads `s3://bucket/a%20b` as the folder `a b`. Objects in the folder `a%20b` don't belong to this
     repository."""
     with pytest.raises(WrongUsage, match="can't be a namespace"):
@@ -629,7 +629,7 @@ def test_a_failing_server_gets_as_many_requests_as_the_policy_allows() -> None:
 
 
 def test_fast_requests_stop_after_three_failures() -> None:
-    """From then on boto3 sends all requests, and waits between attempts. A few failures among thousands of requests
+    """From then on, boto3 sends all requests and waits between attempts. A few failures among thousands of requests
     don't count."""
     body = b"<Error><Code>InternalError</Code><Message>no</Message></Error>"
     with replying(500, body, XML) as fixed_server:

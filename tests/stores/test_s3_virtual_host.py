@@ -1,4 +1,5 @@
-"""Requests to a bucket in the host name, as on AWS: boto3 finds out where the bucket is, and faster requests follow."""
+"""Requests to a bucket in the host name, as on AWS: boto3 finds out where the bucket is, and faster requests then go
+there."""
 
 from __future__ import annotations
 
@@ -117,7 +118,7 @@ def test_a_key_that_begins_with_a_slash_is_left_to_boto3(bucket: tuple[Bucket, S
 
 
 def test_a_redirect_is_not_followed(bucket: tuple[Bucket, S3Store]) -> None:
-    """Nobody else gets the session token."""
+    """No other host gets the session token."""
     app, store = bucket
     keys(store)
     elsewhere = Bucket()
@@ -129,7 +130,7 @@ def test_a_redirect_is_not_followed(bucket: tuple[Bucket, S3Store]) -> None:
 
 
 def test_with_a_proxy_boto3_sends_all_requests(bucket: tuple[Bucket, S3Store], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only boto3 knows how to use it. Here, the proxy is exempted for boto3's own connection."""
+    """Only boto3 knows how to use the proxy. Here, boto3's own connection is exempt from it."""
     app, store = bucket
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
     for _ in range(2):
@@ -157,7 +158,7 @@ def test_only_a_plainly_signed_request_for_the_bucket_shows_its_address(
 
 
 def test_a_request_without_a_signature_shows_no_address() -> None:
-    """Neither does one with a signature for several regions."""
+    """A request with a signature for several regions doesn't show one either."""
     url = "https://lake.s3.eu-west-1.amazonaws.com/?list-type=2"
     for authorization in ("", SIGNED.format("eu-west-1", "s3").replace("HMAC", "ECDSA-P256")):
         assert BucketAddress.of(url, authorization, "lake") is None
