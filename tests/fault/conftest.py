@@ -68,7 +68,8 @@ class Lake:
         return list(marks(self.target.place))
 
     def has_no_finished_mark(self) -> None:
-        """Check that no mark is finished, and that no summary lets the reference collector sweep one."""
+        """Check that no mark is finished, and that there is no summary that would let the reference collector sweep
+        one."""
         assert {record.state for record in self.records()} <= {MarkState.MARKING, MarkState.FAILED}
         assert all((record.finished, record.digest) == (None, None) for record in self.records())
         assert not list(self.folder.rglob("summary.json"))
@@ -76,8 +77,8 @@ class Lake:
 
 @pytest.fixture
 def lake(sandbox: Sandbox) -> Iterator[Lake]:
-    """Main has a live commit, and an expired one with an object that no other commit has; three committed objects and a
-    staged one are live."""
+    """A repository with a live commit and an expired one on main; the latter has an object that no other commit has.
+    Three committed objects and a staged one are live."""
     repository = sandbox.create(f"lake-{next(_serial)}")
     set_rules(repository, Rules(7))
     now = sandbox.now()

@@ -1,4 +1,4 @@
-"""Missing, truncated, changed or replaced files: the mark stops and names them, and is never finished."""
+"""Files that are missing, truncated, changed or replaced: the mark stops, reports them, and is never finished."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def range_ids(lake: Lake, commit: Commit) -> list[str]:
 
 @pytest.mark.parametrize("damage_file", WAYS_TO_DAMAGE)
 def test_a_damaged_range_of_a_retained_commit_stops_the_mark(lakegc: Lakegc, lake: Lake, damage_file: Damage) -> None:
-    """The range is named. Otherwise its addresses would look like garbage."""
+    """The error names the range. If it were skipped, its addresses would look like garbage."""
     range_id = range_ids(lake, lake.commits[1])[0]
     lake.server.after("/prepare_commits/status", lambda _: damage_file(table(lake, range_id)))
 
@@ -62,8 +62,8 @@ def test_a_damaged_range_of_a_retained_commit_stops_the_mark(lakegc: Lakegc, lak
     lake.has_no_finished_mark()
 
 
-def test_a_range_replaced_by_one_with_other_keys_stops_the_mark(lakegc: Lakegc, lake: Lake) -> None:
-    """The other one is intact and valid."""
+def test_a_range_replaced_by_one_with_different_keys_stops_the_mark(lakegc: Lakegc, lake: Lake) -> None:
+    """The other range is intact and valid."""
     lake.repository.put("main", "d", b"d")
     lake.commits.append(lake.repository.commit("main", "third"))
     swap_ranges(lake)
@@ -81,15 +81,15 @@ def test_a_range_replaced_by_one_with_the_same_keys_stops_the_mark(lakegc: Lakeg
 
 
 def swap_ranges(lake: Lake) -> None:
-    """Replace the range of the last commit by that of the first one, once the lists are prepared."""
+    """Replace the range of the last commit by that of the first one, once the lists have been prepared."""
     old, new = (range_ids(lake, commit)[0] for commit in (lake.commits[0], lake.commits[-1]))
     data = table(lake, old).read_bytes()
     lake.server.after("/prepare_commits/status", lambda _: table(lake, new).write_bytes(data))
 
 
 @pytest.mark.parametrize("damage_file", WAYS_TO_DAMAGE)
-def test_missing_or_unreadable_graveler_root_stops_the_run(lakegc: Lakegc, lake: Lake, damage_file: Damage) -> None:
-    """A missing or unreadable metarange is named.
+def test_a_missing_or_unreadable_metarange_stops_the_mark(lakegc: Lakegc, lake: Lake, damage_file: Damage) -> None:
+    """The error names the metarange.
 
     apache/carbondata#3899
     """
@@ -101,7 +101,7 @@ def test_missing_or_unreadable_graveler_root_stops_the_run(lakegc: Lakegc, lake:
 
 
 def test_a_metarange_replaced_by_another_one_stops_the_mark(lakegc: Lakegc, lake: Lake) -> None:
-    """The other one is intact and valid."""
+    """The other metarange is intact and valid."""
     old, new = (commit.metarange_id for commit in lake.commits)
     lake.server.after("/prepare_commits/status", lambda _: table(lake, new).write_bytes(table(lake, old).read_bytes()))
 
@@ -114,7 +114,7 @@ def test_a_metarange_replaced_by_another_one_stops_the_mark(lakegc: Lakegc, lake
 
 @pytest.mark.parametrize("damage_file", WAYS_TO_DAMAGE)
 def test_a_damaged_dump_of_commits_stops_the_mark(lakegc: Lakegc, lake: Lake, damage_file: Damage) -> None:
-    """The dump is named. Otherwise commits would be lost with their objects."""
+    """The error names the dump. Otherwise, commits would be lost together with their objects."""
     dumped: list[str] = []
 
     def damage(body: dict[str, Any]) -> None:
@@ -129,7 +129,7 @@ def test_a_damaged_dump_of_commits_stops_the_mark(lakegc: Lakegc, lake: Lake, da
 
 
 def test_a_damaged_range_of_the_dump_stops_the_mark(lakegc: Lakegc, lake: Lake) -> None:
-    """The range with a flipped bit is named."""
+    """The error names the range with a flipped bit."""
     parts: list[str] = []
 
     def damage(body: dict[str, Any]) -> None:
@@ -165,8 +165,8 @@ def keep_header_only(file: Path) -> None:
     ids=lambda damage_file: damage_file.__name__,
 )
 def test_a_damaged_list_of_commits_stops_the_mark(lakegc: Lakegc, lake: Lake, damage_file: Damage) -> None:
-    """A `commits.csv` that is missing, empty, or unreadable in any row is named. Otherwise fewer commits would be
-    retained."""
+    """The error names a `commits.csv` that is missing, empty, or unreadable in any row. Otherwise, fewer commits would
+    be retained."""
     lake.server.after(
         "/prepare_commits/status", lambda body: damage_file(lake.file_at(body["result"]["gc_commits_location"]))
     )
@@ -209,7 +209,7 @@ def test_a_lost_file_of_staged_addresses_stops_the_mark(lakegc: Lakegc, lake: La
 
 
 def test_one_lost_file_of_several_with_staged_addresses_stops_the_mark(lakegc: Lakegc, lake: Lake) -> None:
-    """Three staged objects are announced in two pages."""
+    """The server announces three staged objects in two pages."""
     lake.repository.put("main", "staged as well", b"1")
     lake.repository.put("main", "and this one", b"2")
     said_of: list[dict[str, Any]] = []
@@ -228,7 +228,7 @@ def test_one_lost_file_of_several_with_staged_addresses_stops_the_mark(lakegc: L
 
 @pytest.mark.parametrize("damage_file", [truncate, clear, lambda file: file.write_text("physical_address\ndata/x\n")])
 def test_a_damaged_file_of_staged_addresses_stops_the_mark(lakegc: Lakegc, lake: Lake, damage_file: Damage) -> None:
-    """A file that isn't intact Parquet is named."""
+    """The error names a file that isn't intact Parquet."""
     names: list[str] = []
 
     def damage(body: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""`lakegc fsck` finds and names every kind of damage, and reports nothing in an intact repository."""
+"""`lakegc fsck` finds and reports every kind of damage, and reports nothing in an intact repository."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def stored(seaweedfs: SeaweedFS) -> Stored:
 
 
 def test_fsck_finds_every_kind_of_damage_and_none_in_an_intact_recording(lakegc: Lakegc, stored: Stored) -> None:
-    """Flipped, cut, swapped, lost and forged parts are all found in one check."""
+    """Flipped, truncated, swapped, lost and forged parts are all found in one check."""
     with stored.settings() as settings:
         code, sound = document(lakegc, settings, stored.recording.repository)
     assert (code, sound["findings"], sound["missing"]["count"], sound["not_verified"]) == (0, [], 0, [])
@@ -174,7 +174,7 @@ def test_fsck_finds_every_kind_of_damage_and_none_in_an_intact_recording(lakegc:
 
 
 def damage_everything(stored: Stored) -> tuple[dict[str, str], dict[str, set[str]], str]:
-    """Damage each kind of file; returns the expected findings, the branches that break, and a commit to forge."""
+    """Damage each kind of file. Returns the expected findings, the branches that break, and a commit to forge."""
     metaranges, heads = [*stored.metaranges.values()], stored.heads
     by_head = {branch: stored.metaranges[head] for branch, head in heads.items() if stored.metaranges[head]}
     branch, metarange = sorted(by_head.items())[0]
@@ -285,7 +285,7 @@ def test_lost_live_objects_are_listed_in_the_form_that_a_mark_accepts(
     assert marked.code == 0, marked.err
 
 
-def test_a_forged_commit_and_a_lost_list_are_named(lakegc: Lakegc, lake: Lake) -> None:
+def test_a_forged_commit_and_a_lost_list_are_reported(lakegc: Lakegc, lake: Lake) -> None:
     """The dump is intact, but its commit differs from the commit in the history."""
     forged = lake.commits[0]
 
@@ -312,8 +312,8 @@ def test_a_forged_commit_and_a_lost_list_are_named(lakegc: Lakegc, lake: Lake) -
     assert "Traceback" not in outcome.err
 
 
-def test_alien_files_under_lakefs_prefix_reported_not_fatal(lakegc: Lakegc, lake: Lake) -> None:
-    """Other files under `_lakefs/` are no damage and stop no mark.
+def test_unknown_files_under_the_lakefs_prefix_are_not_damage(lakegc: Lakegc, lake: Lake) -> None:
+    """They don't stop a mark either. The report lists one that is named like a table.
 
     treeverse/lakeFS#8518, treeverse/lakeFS#9055
     """
@@ -341,7 +341,7 @@ def test_a_read_only_repository_is_verified_as_far_as_possible(lakegc: Lakegc, l
 
 
 def test_a_file_that_cannot_be_written_stops_the_check_at_once(lakegc: Lakegc, lake: Lake, tmp_path: Path) -> None:
-    """An unknown repository stops it, too. Nothing is read before."""
+    """So does an unknown repository. Nothing is read before that."""
     missing = str(tmp_path / "nowhere" / "missing.txt")
 
     lakegc(lake.settings, "fsck", lake.name, "--write-missing", missing).stopped(2, missing)

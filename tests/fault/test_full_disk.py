@@ -1,4 +1,4 @@
-"""A full disk stops marks and sweeps with a message that names it. Nothing is lost, and both continue when there is
+"""A full disk stops marks and sweeps with a message that names it. Nothing is lost, and both continue once there is
 space again."""
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def freed(disk: SmallDisk, sandbox: Sandbox) -> None:
 
 
 def approved(lakegc: Lakegc, sandbox: Sandbox) -> set[str]:
-    """Mark the repository and approve the mark. Returns the objects in it."""
+    """Make a mark of the repository and approve it. Returns the objects in it."""
     record = json_output(lakegc, sandbox, "mark", "lake", "--mark-id", "m1", *NO_AGE)
     json_output(lakegc, sandbox, "approve", "lake", "m1", "--yes", "--digest", record["digest"])
     return {row["address"] for row in json_output(lakegc, sandbox, "review", "lake", "m1", "--list")}
@@ -86,7 +86,7 @@ def test_a_mark_stops_if_the_stores_disk_is_full_and_the_next_one_succeeds(
 def test_a_sweep_stops_if_the_stores_disk_is_full_and_is_resumed_with_an_outcome_for_every_object(
     lakegc: Lakegc, sandbox: Sandbox, small_disk: SmallDisk, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """Without space for an intent nothing is deleted. Objects whose receipt couldn't be written count as deleted."""
+    """Without space for an intent, nothing is deleted. Objects whose receipt couldn't be written count as deleted."""
     before, garbage = keys(sandbox), approved(lakegc, sandbox)
     with monkeypatch.context() as patched:
         patched.setattr(Receipts, "write", filling_before(kind, small_disk))
@@ -117,7 +117,7 @@ def filling_before(kind: str, disk: SmallDisk) -> Callable[..., None]:
 def test_a_mark_and_a_sweep_stop_if_the_disk_of_dagsters_history_is_full_and_the_sweep_resumes(
     lakegc: Lakegc, tmp_path: Path, small_disk: SmallDisk
 ) -> None:
-    """The message names the history, and no bug in lakegc."""
+    """The message names the history, and doesn't mention a bug in lakegc."""
     full = (1, "Dagster's history can't be written", "Marks and receipts are in the namespace")
     with Sandbox(tmp_path / "elsewhere") as sandbox:
         repository = sandbox.create("lake")

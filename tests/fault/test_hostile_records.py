@@ -1,5 +1,5 @@
-"""Records in a namespace replaced by somebody who may write there: each command ends with a message, and no record is
-an error in lakegc."""
+"""Records replaced by somebody who can write to the namespace: each command ends with a message, and no record causes a
+bug."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CONTENTS = {
 
 
 @pytest.mark.parametrize("record", sorted(RECORDS))
-def test_no_content_of_a_record_is_an_error_in_lakegc(lake: Lake, lakegc: Lakegc, record: str) -> None:
+def test_no_content_of_a_record_is_reported_as_a_bug_in_lakegc(lake: Lake, lakegc: Lakegc, record: str) -> None:
     lake.add_mark()
     arguments = [lake.name if word == "LAKE" else word for word in RECORDS[record]]
     bugs = []

@@ -25,7 +25,8 @@ def test_an_empty_listing_stops_the_mark_if_commits_have_objects(lakegc: Lakegc,
 
 
 def test_a_repository_without_any_objects_is_marked(lake: Lake) -> None:
-    """No object is stored, committed or staged, so none is missing or expired, in full and incremental marks."""
+    """No object is stored, committed or staged, so none is missing or expired. This holds for full and incremental
+    marks."""
     lake.sandbox.create(empty := f"{lake.name}-empty")
 
     for number in range(2):
@@ -33,8 +34,8 @@ def test_a_repository_without_any_objects_is_marked(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("status", [None, 404, 503])
-def test_failed_or_empty_root_listing_never_expires(lake: Lake, status: int | None) -> None:
-    """Branches can't be listed, or none is listed, but every repository has a branch.
+def test_a_failed_or_empty_listing_of_branches_stops_the_mark(lake: Lake, status: int | None) -> None:
+    """An empty listing is an error because every repository has a branch.
 
     restic/restic#4612
     """
@@ -53,8 +54,10 @@ def no_results(response: dict[str, Any]) -> None:
     response["pagination"] = {**response["pagination"], "results": 0, "has_more": False}
 
 
-def test_metadata_and_listing_disagreement_stops_the_run(lakegc: Lakegc, lake: Lake, tmp_path: Path) -> None:
-    """The missing objects are named.
+def test_live_objects_that_are_missing_from_the_listing_stop_the_mark(
+    lakegc: Lakegc, lake: Lake, tmp_path: Path
+) -> None:
+    """The error names the missing objects. If all of them are accepted as lost, the mark finishes.
 
     HUDI-6339 (issues.apache.org)
     """
@@ -98,8 +101,8 @@ def test_a_live_address_in_another_spelling_of_the_namespace_stops_the_mark(
     lake.has_no_finished_mark()
 
 
-def test_a_live_address_with_the_host_in_another_case_stops_the_mark(lakegc: Lakegc, lake: Lake) -> None:
-    """The address and the namespace are shown."""
+def test_a_live_address_whose_host_differs_in_case_stops_the_mark(lakegc: Lakegc, lake: Lake) -> None:
+    """The error shows the address and the namespace."""
     live = lake.repository.stat("main", "a")
     strange = f"local://{lake.name.upper()}/{live.address}"
     lake.repository.stage("main", [replace(live, path=b"x", address=strange, address_type=AddressType.FULL)])

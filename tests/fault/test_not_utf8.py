@@ -50,8 +50,8 @@ def test_objects_of_the_same_size_as_one_served_at_a_non_utf8_path_are_kept(lake
         assert repository.objects.file(address).exists()
 
 
-def test_the_repository_and_branch_of_a_non_utf8_path_are_named(tmp_path: Path) -> None:
-    """A path like this keeps objects of all repositories, so an operator has to know where to rename it."""
+def test_the_repository_and_branch_of_a_non_utf8_path_are_reported(tmp_path: Path) -> None:
+    """Such a path keeps objects of all repositories, so an operator has to know where to rename it."""
     with Sandbox(tmp_path) as sandbox:
         lake, neighbour = sandbox.create("lake"), sandbox.create("neighbour")
         entry = neighbour.put("main", "moved", b"size of 10")
@@ -68,8 +68,8 @@ def test_the_repository_and_branch_of_a_non_utf8_path_are_named(tmp_path: Path) 
 
 
 def test_all_changes_after_a_non_utf8_path_are_read(lake: Lake) -> None:
-    """If a page of changes ends at a path like this, its escaped form sorts after other paths. Without the fix, these
-    would be skipped and their objects deleted."""
+    """If a page of changes ends at such a path, its escaped form sorts after other paths. If those were skipped, their
+    objects would be deleted."""
     repository = lake.repository
     paths = [b"a", b"ab", b"a\x80", "aé".encode(), b"b\xff", b"c\x80", b"d", b"d\xff"]
     wanted = set()

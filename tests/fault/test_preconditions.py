@@ -23,7 +23,9 @@ from tests.support.tampering_proxy import tampering_proxy
         *("local://{1}", "local://other/../{0}", "local://./{0}/inside"),
     ],
 )
-def test_two_repositories_on_overlapping_namespaces_refused(lakegc: Lakegc, lake: Lake, other_namespace: str) -> None:
+def test_a_namespace_that_overlaps_that_of_another_repository_is_refused(
+    lakegc: Lakegc, lake: Lake, other_namespace: str
+) -> None:
     """The error names both repositories.
 
     projectnessie/nessie#12363
@@ -53,7 +55,7 @@ def test_a_namespace_owned_by_another_repository_is_refused(lakegc: Lakegc, lake
 
 
 @pytest.mark.parametrize("owner", [b"", b"[]", b'{"repository": "x"}', b"\xff"])
-def test_an_unreadable_owner_file_is_refused(lakegc: Lakegc, lake: Lake, owner: bytes) -> None:
+def test_a_mark_is_refused_if_the_owner_file_is_unreadable(lakegc: Lakegc, lake: Lake, owner: bytes) -> None:
     """The file isn't replaced."""
     place = lake.target.place
     place.store().write(OWNER_KEY, owner)
@@ -64,7 +66,7 @@ def test_an_unreadable_owner_file_is_refused(lakegc: Lakegc, lake: Lake, owner: 
 
 @pytest.mark.parametrize("later", [timedelta(hours=3), timedelta(hours=-3)])
 def test_clocks_that_differ_by_more_than_the_bound_stop_the_mark(lakegc: Lakegc, lake: Lake, later: timedelta) -> None:
-    """The error shows all clocks and the setting of the bound."""
+    """The error shows all clocks and the setting for the bound."""
     lake.server.date_offset = later
 
     lakegc(lake.settings, "mark", lake.name, *NO_AGE).stopped(3, "clocks", "the lakeFS server", "LAKEGC_MAX_CLOCK_SKEW")
@@ -94,8 +96,8 @@ def test_a_mark_is_refused_while_another_run_holds_the_lease(lakegc: Lakegc, lak
     assert lake.records() == []
 
 
-def test_an_unreadable_lease_is_refused(lakegc: Lakegc, lake: Lake) -> None:
-    """The lease is never taken over."""
+def test_a_mark_is_refused_if_the_lease_is_unreadable(lakegc: Lakegc, lake: Lake) -> None:
+    """The mark never takes it over."""
     store = lake.target.place.store()
     store.write(LEASE_KEY, b"{}")
 

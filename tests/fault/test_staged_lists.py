@@ -78,7 +78,7 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
 
 @pytest.fixture
 def lake_in_s3(seaweedfs: SeaweedFS, tmp_path: Path) -> Iterator[Lake]:
-    """For addresses that only servers with a bucket accept."""
+    """A repository in S3, for addresses that only servers with a bucket accept."""
     seaweedfs.make_bucket("staged")
     with lake_in(tmp_path, StorePlace(f"s3://staged/{tmp_path.name}", seaweedfs.settings())) as new_lake:
         yield new_lake
@@ -100,8 +100,8 @@ def lake_in(folder: Path, place: StorePlace | None = None) -> Iterator[Lake]:
 @pytest.mark.parametrize("branch_behind", [True, False], ids=["empty page", "branch not found"])
 @pytest.mark.parametrize("objects", [5, 3], ids=["last page", "only page"])
 def test_an_empty_list_is_rejected_while_objects_are_staged(lake: Lake, objects: int, branch_behind: bool) -> None:
-    """A branch that is deleted during the scan makes the list empty, or makes it fail. Once, five of five staged
-    objects were deleted."""
+    """If a branch is deleted during the scan, the list is empty or fails. If it were used, all staged objects would be
+    deleted."""
     if branch_behind:
         lake.repository.create_branch("without-changes", "main")
     for path in STAGED[objects:]:  # three are on a page
@@ -132,7 +132,7 @@ def test_an_empty_list_is_rejected_when_a_sweep_re_verifies(lake: Lake) -> None:
 
 
 def test_an_empty_list_is_rejected_by_an_incremental_mark(lake: Lake) -> None:
-    """An incremental mark reads staged objects again, and checks them as carefully."""
+    """An incremental mark reads staged objects again, and checks them just as carefully."""
     lake.repository.create_branch("without-changes", "main")
     lake.mark()
     lake.sandbox.faults.branches_before_deleted = ("main",)
@@ -170,7 +170,8 @@ def test_an_empty_list_is_accepted_if_nothing_is_staged(lake: Lake) -> None:
 
 
 def test_reading_staged_objects_takes_only_a_few_requests_per_branch(lake: Lake) -> None:
-    """A branch with up to a thousand changes needs its staged objects and one page of addresses."""
+    """A branch with up to a thousand changes needs only requests for its staged objects and for one page of
+    addresses."""
     lake.requests.clear()
     mark = lake.mark()
 
@@ -183,7 +184,7 @@ def test_reading_staged_objects_takes_only_a_few_requests_per_branch(lake: Lake)
 
 
 @pytest.mark.parametrize("written", ["s3://user@", "s3://"], ids=["with a user", "escaped"])
-def test_staged_addresses_that_the_server_resolves_into_the_namespace_are_never_expired(
+def test_staged_addresses_that_the_server_resolves_into_the_namespace_never_expire(
     lake_in_s3: Lake, written: str
 ) -> None:
     """The server leaves such an address out of its list, or lists it undecoded, but its branch serves the object."""
@@ -242,7 +243,8 @@ def test_staged_objects_are_kept_even_if_scans_repeatedly_end_early(lake: Lake) 
 
 
 def test_a_reading_that_misses_staged_objects_found_by_an_earlier_one_stops_the_mark(lake: Lake) -> None:
-    """A record long after the first page breaks between two readings; an object re-staged after it is on no list."""
+    """A record long after the first page becomes unreadable between two readings. An object re-staged after it is on no
+    list."""
     restaged = lake.add_garbage("restaged")
 
     def break_and_stage() -> None:
@@ -271,7 +273,8 @@ def test_a_sweep_stops_if_its_re_verification_misses_staged_objects_known_to_the
 
 
 def test_a_constantly_changing_branch_can_be_marked(lake: Lake) -> None:
-    """Objects overwritten, reset or deleted between two readings are explained by diffs that are paged to their end."""
+    """Diffs that are read page by page to their end explain objects that were overwritten, reset or deleted between two
+    readings."""
     numbers, live = itertools.count(), set(STAGED)
 
     def churn(_: str) -> None:
@@ -294,8 +297,9 @@ def test_a_constantly_changing_branch_can_be_marked(lake: Lake) -> None:
     assert "second_diffs" in mark.record.step("uncommitted_addresses").datasets
 
 
-def test_linked_objects_in_a_namespace_with_an_http_address_are_never_expired(azurite: Azurite, tmp_path: Path) -> None:
-    """The server announces https:// and leaves linked objects out of its list. Once, three of three were deleted."""
+def test_linked_objects_in_a_namespace_with_an_http_address_never_expire(azurite: Azurite, tmp_path: Path) -> None:
+    """The server announces https:// and leaves linked objects out of its list. If only the list were read, all of them
+    would be deleted."""
     azurite.make_container("staged")
     uri = f"http://{azurite.account}.blob.core.windows.net/staged/{tmp_path.name}"
     with Sandbox(tmp_path, place=StorePlace(uri, azurite.settings())) as sandbox:

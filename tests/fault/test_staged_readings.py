@@ -24,7 +24,7 @@ def unstaged(lake: Lake, path: str) -> Entry:
 
 @dataclass
 class StagedDuringOneScan:
-    """Stages one entry per reading after the scan's cursor, and resets it once the scan has passed it."""
+    """Stages one entry per reading behind the scan's cursor, and resets it once the scan has passed it."""
 
     lake: Lake
     entries: list[Entry]

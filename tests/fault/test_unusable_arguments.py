@@ -1,4 +1,4 @@
-"""Invalid arguments and unreachable servers give one message, and nothing is started."""
+"""Invalid arguments and unreachable servers cause a single message, and nothing is started."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def test_the_error_about_an_unknown_repository_names_it(lakegc: Lakegc, lake: La
     lakegc(lake.settings, "mark", "no-such-lake").stopped(1, "repository 'no-such-lake'", "Check the name")
 
 
-def test_refused_credentials_are_named_as_the_reason(lakegc: Lakegc, lake: Lake) -> None:
-    """The credentials themselves are never shown."""
+def test_the_error_about_refused_credentials_names_them_as_the_cause(lakegc: Lakegc, lake: Lake) -> None:
+    """The values of the credentials are never shown."""
     outcome = lakegc({**lake.settings, "secret_access_key": "not-the-right-one"}, "mark", lake.name)
 
     outcome.stopped(1, "does not accept the credentials", "LAKEGC_SECRET_ACCESS_KEY")
@@ -61,7 +61,7 @@ def test_a_missing_bucket_fails_the_mark(lakegc: Lakegc, lake: Lake, seaweedfs: 
 
 
 def test_a_mark_fails_if_the_store_refuses_its_credentials(lakegc: Lakegc, lake: Lake, seaweedfs: SeaweedFS) -> None:
-    """The store is named; the keys are never shown."""
+    """The error names the store, and never shows the keys."""
     seaweedfs.make_bucket("fault-keys")
     on_s3(lake, "fault-keys")
     settings = {
