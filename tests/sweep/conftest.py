@@ -1,4 +1,4 @@
-"""Fixtures of sweeps: the command line, and Dagster's home."""
+"""Fixtures for sweeps: the command line, and Dagster's home."""
 
 from __future__ import annotations
 

@@ -56,8 +56,9 @@ def another_approval_before_the_lease(sandbox: Sandbox) -> Iterator[None]:
         file.write_bytes(intact)
 
 
-def test_the_sweep_of_a_mark_that_a_policy_approved_quarantines_even_if_the_setting_was_changed(tmp_path: Path) -> None:
-    """The policy relied on it. Only the second mark qualifies, because the first has none to be compared with."""
+def test_the_sweep_of_a_mark_approved_by_a_policy_quarantines_even_if_the_setting_was_changed(tmp_path: Path) -> None:
+    """The policy relied on the quarantine. Only the second mark qualifies, because there is none to compare the first
+    one with."""
     with Sandbox(tmp_path) as sandbox:
         lake = sandbox.create("lake")
         lake.put("main", "a", b"old")
@@ -88,8 +89,9 @@ def test_the_sweep_of_a_mark_that_a_policy_approved_quarantines_even_if_the_sett
         assert lake.read("main", "a")[1] == b"new"
 
 
-def test_the_sweep_reads_repositories_that_were_trusted_only_after_the_approval(tmp_path: Path) -> None:
-    """The policy approves only marks that read all of them. An incremental mark's facts cover its whole set."""
+def test_a_sweep_reads_repositories_that_are_trusted_only_since_the_policys_approval(tmp_path: Path) -> None:
+    """A policy approves only marks that read all other repositories. The recorded facts of an incremental mark cover
+    its whole set."""
     with Sandbox(tmp_path) as sandbox:
         lake, pond = sandbox.create("lake"), sandbox.create("pond")
         first = lake.put("main", "a", b"first")

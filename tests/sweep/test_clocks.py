@@ -88,8 +88,8 @@ def test_a_sweep_is_refused_while_the_servers_clock_differs_and_resumes_afterwar
     assert before - lake.stored() == {lake.never_committed}
 
 
-def test_what_has_expired_by_the_stores_clock_stays_expired_if_that_clock_is_set_back(task: Task) -> None:
-    """Otherwise a task would delete for another hour with an old permit and an old re-verification."""
+def test_a_tasks_clock_keeps_advancing_if_the_stores_clock_is_set_back(task: Task) -> None:
+    """If it went back, a task would delete for another hour under an old permit and an old re-verification."""
     seconds, began, hour = [1000.0], task.store.now(), timedelta(hours=1)
     now = store_clock(task.store, lambda: seconds[0])
     SandboxClock(Path(task.place.settings.local_path or "")).set(began - hour)
@@ -101,7 +101,7 @@ def test_what_has_expired_by_the_stores_clock_stays_expired_if_that_clock_is_set
 
 
 def test_no_permit_is_granted_once_the_re_verification_is_too_old_by_the_machines_clock(task: Task) -> None:
-    """The store's clock may have been set back since the re-verification, which then seems to be young."""
+    """The store's clock may have been set back since the re-verification, which would then seem young."""
     config = task.config()
     heads = HeadWatch(
         "lake", task.place, OneBranch(*LakeFSSettings.of(Settings.model_validate(UNREACHABLE))),

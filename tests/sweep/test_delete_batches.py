@@ -23,7 +23,7 @@ TRANSIENT = {"SlowDown", "503", "NoAnswer", NOT_SENT}
 
 
 class Troubled(LocalStore):
-    """A folder whose deletes can fail. A function returns the error code of a key for this attempt, or None."""
+    """A folder in which deletes can fail. `problem` returns the error code for a key and an attempt, or ""."""
 
     def __init__(self, folder: Path, problem: Callable[[str, int], str]) -> None:
         (folder / "lake").mkdir()
@@ -82,7 +82,7 @@ def test_each_key_of_a_batch_gets_its_own_result(tmp_path: Path) -> None:
         "data/s/denied": ["AccessDenied"] * 99,
         "data/s/lost": ["NoAnswer", ""],
     }
-    store = Troubled(tmp_path, lambda key, time: problems.get(key, [""] * 99)[time - 1])
+    store = Troubled(tmp_path, lambda key, attempt: problems.get(key, [""] * 99)[attempt - 1])
     keys = written(store, "busy", "denied", "fine", "lost")
     results, stopped = sender(store).send(keys, "data/s/")
 
@@ -96,7 +96,7 @@ def test_each_key_of_a_batch_gets_its_own_result(tmp_path: Path) -> None:
 
 
 def test_without_batches_every_key_is_checked_before_it_is_sent(tmp_path: Path) -> None:
-    """It may only turn out during a batch that the store accepts no batches."""
+    """That the store accepts no batches may only turn out during a batch."""
     checks: list[int] = []
 
     class Single(Troubled):
@@ -173,8 +173,8 @@ def test_a_key_whose_delete_is_stopped_between_two_attempts_has_no_result(tmp_pa
     assert stopped is not None
 
 
-def test_xml_unsafe_keys_fall_back_to_single_delete(tmp_path: Path) -> None:
-    """A key that XML can't represent is deleted by its own request; the other keys share a request.
+def test_a_key_that_xml_cannot_represent_is_deleted_by_a_single_request(tmp_path: Path) -> None:
+    """The other keys share a request.
 
     aws/aws-sdk-go#3592, aws/aws-sdk-java#333
     """
@@ -253,7 +253,7 @@ def test_an_object_replaced_during_a_slow_lookup_is_kept(tmp_path: Path, first: 
 
 
 def test_a_batch_with_slow_lookups_is_split_until_lookups_are_fast(tmp_path: Path) -> None:
-    """A lookup takes one second per key; two keys are fast enough."""
+    """A lookup takes one second per key, and that of two keys is fast enough."""
     store = Troubled(tmp_path, lambda *_: "")
     keys = written(store, *(f"{number}" for number in range(8)))
     lookups = SlowLookups(store, lambda keys: float(len(keys)))
@@ -266,7 +266,7 @@ def test_a_batch_with_slow_lookups_is_split_until_lookups_are_fast(tmp_path: Pat
 
 
 def test_after_slow_lookups_all_later_batches_of_a_task_look_up_fewer_keys_at_once(tmp_path: Path) -> None:
-    """The second batch isn't looked up as a whole first, and doesn't wait for its share of the pace twice."""
+    """The second batch isn't looked up as a whole first, and doesn't wait twice for its share of the pace."""
     store, waits = Troubled(tmp_path, lambda *_: ""), list[float]()
     keys = written(store, *(f"{number:02}" for number in range(16)))
     lookups = SlowLookups(store, lambda keys: float(len(keys)))
@@ -309,7 +309,7 @@ def test_a_key_whose_lookups_are_always_slow_fails_and_is_not_deleted(tmp_path: 
 
 
 def test_waits_for_the_permit_do_not_count_as_slow_lookups(tmp_path: Path) -> None:
-    """After each lookup the task has to wait for a new permit. Finally there is one in time."""
+    """After each lookup, the task has to wait for a new permit, until one comes in time."""
     store = Troubled(tmp_path, lambda *_: "")
     keys = written(store, "a", "b")
     lookups, waits = SlowLookups(store, lambda _: 0.1), iter([0.0, *[20.0] * 6])

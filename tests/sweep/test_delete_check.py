@@ -63,7 +63,7 @@ found_objects = st.none() | st.fixed_dictionaries(
 @settings(deadline=None)  # the first call makes Arrow import pandas
 @given(st.lists(st.tuples(objects, found_objects), max_size=12))
 def test_every_key_gets_exactly_one_verdict(pairs: list[tuple[dict[str, Any], dict[str, Any] | None]]) -> None:
-    """The verdicts are unchanged, changed, gone and cut off. The sizes of all objects are known."""
+    """Its verdict is unchanged, changed, gone or cut off. The sizes of all objects are known."""
     rows = [pending(f"data/s/{number:02}", **marked) for number, (marked, _) in enumerate(pairs)]
     verdicts = [
         stored_row(f"data/s/{number:02}", **current) for number, (_, current) in enumerate(pairs) if current is not None

@@ -62,11 +62,11 @@ def lake(moto_server: MotoServer, tmp_path: Path) -> Iterator[Lake]:
         yield repository_lake
 
 
-def test_keys_with_dot_segments_are_kept_and_named_while_all_others_are_swept(
+def test_keys_with_dot_segments_are_kept_and_reported_while_all_others_are_swept(
     lake: Lake, lakegc: Lakegc, moto_server: MotoServer
 ) -> None:
-    """A tool that resolves paths would delete another object by such a key. Once, a single such key kept all
-    garbage."""
+    """A tool that resolves paths would delete a different object by such a key. One such key must not keep all other
+    garbage, either."""
     name = lake.repository.id
     first = lake.marked("m1")
     review = json.loads(lakegc.output(lake.settings, "review", name, "m1", "--format", "json"))
@@ -91,8 +91,7 @@ def test_keys_with_dot_segments_are_kept_and_named_while_all_others_are_swept(
 
 
 def test_marks_keep_exactly_the_keys_that_approvals_refuse() -> None:
-    """Marks and approvals use the same rule. No mark is made that nobody can approve, and no forged mark is
-    approved."""
+    """Marks and approvals use the same rule. No mark is made that can't be approved, and no forged mark is approved."""
     keys = pa.array(sorted(DOTTED | PLAIN), pa.string())
 
     assert set(forbidden_keys(keys, local_adapter=False).to_pylist()) == DOTTED

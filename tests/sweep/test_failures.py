@@ -145,7 +145,7 @@ def by_proxy(
 
 
 def by_disk(root: Path) -> Callable[[set[str]], AbstractContextManager[object]]:
-    """Files that even root can't delete, because file permissions don't stop root. Skips where the disk can't do
+    """Files that even root can't delete, because file permissions don't stop root. Skipped if the disk doesn't support
     that."""
 
     def immutable(descriptor: int, on: bool) -> None:
@@ -201,9 +201,8 @@ def swept(lakegc: Lakegc, lake: Lake) -> Swept:
     return Swept(outcome, Mark.open(place, "m1").record.state, receipts, remaining)
 
 
-def test_failed_batch_fails_the_run_and_is_in_receipts(twice: Twice) -> None:
-    """A partly failed sweep is reported as failed in its exit code, its report and the mark. Each failed key has its
-    reason.
+def test_keys_that_could_not_be_deleted_fail_the_sweep_and_have_receipts(twice: Twice) -> None:
+    """The exit code, the report and the mark say that the sweep failed. Each failed key has its reason.
 
     treeverse/lakeFS: clients/spark/src/main/scala/io/treeverse/clients/BulkRemoverFactory.scala
     """
@@ -224,8 +223,8 @@ def test_failed_batch_fails_the_run_and_is_in_receipts(twice: Twice) -> None:
     assert first.left & twice.lake.garbage == twice.refused
 
 
-def test_failed_delete_is_retried_by_next_run(twice: Twice) -> None:
-    """The next run only tries the keys that failed, and completes the sweep.
+def test_failed_deletes_are_retried_by_the_next_run(twice: Twice) -> None:
+    """It tries only the keys that failed, and completes the sweep.
 
     HUDI-7655, apache/hudi#11343, apache/hudi#11363
     """

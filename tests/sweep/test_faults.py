@@ -84,8 +84,8 @@ def test_requests_with_transient_faults_are_retried_until_every_approved_key_is_
     assert outcomes(run) == dict.fromkeys(KEYS, "deleted")
 
 
-def test_receipt_totals_equal_set_under_partial_failures(run: SweepRun, proxy: StoreProxy) -> None:
-    """If only some batches fail, each approved key still has one receipt with its true outcome.
+def test_each_approved_key_has_one_receipt_even_if_some_batches_fail(run: SweepRun, proxy: StoreProxy) -> None:
+    """The receipt has the key's true outcome.
 
     earth-mover/icechunk: icechunk-storage/src/storage.rs
     """
@@ -106,7 +106,7 @@ def test_receipt_totals_equal_set_under_partial_failures(run: SweepRun, proxy: S
 
 
 @pytest.mark.parametrize(("kind", "words"), [("receipt", "507"), ("intent", "507"), ("list", "500")])
-def test_a_sweep_that_cannot_write_receipts_stops_and_when_resumed_records_correct_outcomes(
+def test_a_sweep_that_cannot_write_receipts_stops_and_records_correct_outcomes_when_resumed(
     run: SweepRun, proxy: StoreProxy, kind: str, words: str
 ) -> None:
     """The sweep stops with the store's own error."""
@@ -120,8 +120,8 @@ def test_a_sweep_that_cannot_write_receipts_stops_and_when_resumed_records_corre
     assert outcomes(run) == dict.fromkeys(KEYS, "deleted")
 
 
-def test_requests_to_a_busy_store_slow_down(run: SweepRun, proxy: StoreProxy) -> None:
-    """The store answers every request with 503 for a while. When it recovers, the sweep completes."""
+def test_a_sweep_slows_down_its_requests_to_a_busy_store(run: SweepRun, proxy: StoreProxy) -> None:
+    """The store answers every request with 503 for a while. Once it recovers, the sweep completes."""
     proxy.plan = every_nth(1, "delete", Fault.BUSY, at_most=25)
     proxy.deletes_at.clear()
     tally = finish_sweep_alone(run, KEYS)

@@ -1,5 +1,5 @@
-"""A sweep first deletes a single approved object. If the store refuses that for missing permissions, no other delete is
-sent."""
+"""A sweep first deletes a single approved object. If the store refuses that because of missing permissions, no other
+delete is sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sweeps of foreign marks that are interrupted, and files that others write into them in the meantime."""
+"""Interrupted sweeps of foreign marks, and files that others write to the marks' folders in the meantime."""
 
 from __future__ import annotations
 
@@ -68,10 +68,10 @@ def test_a_sweep_whose_listing_failed_lists_again_when_resumed(lake: Lake, monke
     assert (again.record.state, again.record.finished) == (MarkState.APPROVED, listed)
 
 
-def test_a_sweep_that_lacks_a_hold_of_the_settings_that_the_approver_had_is_refused(
+def test_a_sweep_is_refused_if_its_settings_lack_a_hold_that_the_approvers_settings_had(
     lake: Lake, lakegc: Lakegc, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only the sweep applies holds to a foreign mark, and another process may not have the fleet file."""
+    """Only the sweep applies holds to a foreign mark, and a different process may not have the fleet file."""
     hold = {"id": "kept", "prefix": "data/s/a", "owner": "ada", "reason": "because"}
     known = replace(lake.target, configured_holds=parse_configured_holds([hold], "lakegc.toml"))
     with monkeypatch.context() as with_hold:
@@ -118,7 +118,7 @@ def plant(lake: Lake, *keys: str) -> None:
 def test_a_foreign_mark_whose_approval_is_revoked_before_the_first_delete_is_not_swept(
     lake: Lake, lakegc: Lakegc, monkeypatch: pytest.MonkeyPatch, late: bool
 ) -> None:
-    """Listing the store can take hours. The revocation says that no object will be deleted."""
+    """Listing the store can take hours. The output of the revocation promises that no object will be deleted."""
     approved(lake)
     listed, move_to, proposal = foreign_marks.write_listing, Mark.move_to, lake.proposal("t1")
 
@@ -191,7 +191,7 @@ def test_objects_written_after_a_foreign_mark_are_kept_whatever_its_summary_says
     lake: Lake, lakegc: Lakegc, altered: str
 ) -> None:
     """No digest covers the summary or the times of files. With a later cutoff, an object that was uploaded again at the
-    same key would be taken for the marked one."""
+    same key would be mistaken for the marked one."""
     minutes, now = timedelta(minutes=1), lake.now
     approved(lake, now=now + 20 * minutes)
     uploaded, files = (10, 0) if altered == "the summary" else (30, 40)
@@ -204,10 +204,11 @@ def test_objects_written_after_a_foreign_mark_are_kept_whatever_its_summary_says
     assert stored(lake) == set(STORED) - {"data/s/b"}
 
 
-def test_a_sweep_that_lacks_a_server_of_the_settings_that_the_approver_had_is_refused(
+def test_a_sweep_is_refused_if_its_settings_lack_a_server_that_the_approvers_settings_had(
     lake: Lake, lakegc: Lakegc, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only the sweep reads other repositories for a foreign mark, and another process may not have the fleet file."""
+    """Only the sweep reads other repositories for a foreign mark, and a different process may not have the fleet
+    file."""
     with monkeypatch.context() as with_servers:
         with_servers.setattr(LakeFS, "servers", ("lab", "prod"))
         approved(lake)

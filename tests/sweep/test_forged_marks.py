@@ -1,4 +1,4 @@
-"""A sweep doesn't trust the files of an earlier mark: anybody who may write to the namespace can alter them."""
+"""A sweep doesn't trust the files of an earlier mark, because anybody who can write to the namespace can alter them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ DAY = timedelta(days=1)
 class Lake:
     """A history of three commits: `dropped` is in the first two, `garbage` only in the first one.
 
-    Two days later the rules retain the last two commits, so that `dropped` is live although no branch has it any more.
+    Two days later, the rules retain the last two commits, so that `dropped` is live although it is no longer on any
+    branch.
     """
 
     def __init__(self, sandbox: Sandbox) -> None:

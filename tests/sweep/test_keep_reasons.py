@@ -36,7 +36,7 @@ DATA = b"an object that only this reason keeps"
 
 @dataclass(frozen=True)
 class Lake:
-    """A repository beside another one, and two of its objects that nothing references."""
+    """A repository beside another one, and two of its objects to which nothing refers."""
 
     sandbox: Sandbox
     repository: SandboxRepository
@@ -64,8 +64,8 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
 
 
 def imported(lake: Lake) -> AbstractContextManager[None]:
-    """Another repository has a commit with the object's full address. No branch has it any more, so no path probe finds
-    it."""
+    """Another repository has a commit with the object's full address. It is no longer on any branch, so no path probe
+    finds it."""
     full = {"address": f"local://lake/{lake.kept.address}", "address_type": AddressType.FULL}
     other = lake.sandbox.repository("other")
     other.stage("main", [replace(lake.kept, path=b"imported", **full)])
@@ -167,7 +167,7 @@ def with_holds(lake: Lake, **prefixes: str) -> dict[str, str]:
 
 
 def test_a_hold_in_the_settings_keeps_its_objects_out_of_the_expired_set(lake: Lake) -> None:
-    """It adds to the namespace's own holds."""
+    """It applies in addition to the namespace's own holds."""
     put_on_hold(lake)
     marked = Marker().mark(with_holds(lake, free=lake.free), "lake", "m1", ANY_AGE)
 
@@ -176,7 +176,7 @@ def test_a_hold_in_the_settings_keeps_its_objects_out_of_the_expired_set(lake: L
 
 
 def test_a_hold_added_to_the_settings_after_the_approval_rescues_its_objects(lake: Lake) -> None:
-    """A fleet file that changes between approval and sweep can only keep more."""
+    """A fleet file that changes between approval and sweep can only keep more objects."""
     Marker().mark(lake.sandbox.settings, "lake", "m1", ANY_AGE)
     Sweeper().approve(lake.sandbox.settings, "lake", "m1")
     report = Sweeper().sweep(with_holds(lake, audit=lake.kept.address), "lake", "m1", SweepOptions())
@@ -201,7 +201,8 @@ def test_an_approval_is_refused_if_the_holds_in_the_settings_have_changed_since_
 
 
 def test_a_sweep_is_refused_if_the_settings_lack_a_hold_that_the_mark_used(lake: Lake) -> None:
-    """A process in another folder may not read the fleet file. The hold might cover what was tagged since the mark."""
+    """A process in another folder may not read the fleet file. The hold might cover what has been tagged since the
+    mark."""
     settings = with_holds(lake, audit=lake.kept.address)
     Marker().mark(settings, "lake", "m1", ANY_AGE)
     Sweeper().approve(settings, "lake", "m1")

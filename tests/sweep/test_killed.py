@@ -62,7 +62,7 @@ def workers_of(session: int) -> list[int]:
 
 
 def wait_for_workers_to_end(session: int) -> None:
-    """Wait until no worker of a killed driver can still send a delete. Another run would wait for the lease instead."""
+    """Wait until no worker of a killed driver can still send a delete. A real run would wait for the lease instead."""
     limit = time.monotonic() + LIMIT_S
     while workers_of(session):
         assert time.monotonic() < limit, "workers outlive their driver"
@@ -90,10 +90,10 @@ def killing(process: subprocess.Popen[bytes], whom: str) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize(("whom", "kind", "when"), EFFECTS if os.environ.get("LAKEGC_ALL_KILLS") else MOST_LEFT)
-def test_kill_at_every_step_then_resume_same_end_state(
+def test_a_sweep_that_is_killed_at_any_effect_ends_as_if_it_had_not_been_killed(
     seaweedfs: SeaweedFS, proxy: StoreProxy, whom: str, kind: str, when: str
 ) -> None:
-    """Every approved key ends as deleted, no other key is gone, and no report says otherwise.
+    """Once it is resumed, every approved key ends as deleted, no other key is gone, and no report says otherwise.
 
     kopia/kopia#3563, kopia/kopia#4769
     """

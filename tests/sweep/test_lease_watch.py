@@ -30,7 +30,7 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
 
 
 def test_the_lease_of_a_failed_run_stays_taken_while_the_runs_tasks_rely_on_it(lake: Lake) -> None:
-    """If it were free, a task could delete under another run's lease."""
+    """If it were free, one of them could delete under another run's lease."""
     lease = lake.take("Ada")
     watch = LeaseWatch(lake.store, lease.token, lake.clock)
     watch.check(at_least=REQUEST)
@@ -51,7 +51,7 @@ def test_the_lease_of_a_failed_run_stays_taken_while_the_runs_tasks_rely_on_it(l
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_lease_without_running_tasks_is_free_once_released(lake: Lake, fails: bool) -> None:
-    """The work succeeded, or all of its tasks have stopped."""
+    """Either the work succeeded, or all of its tasks have stopped."""
     lease = lake.take("Ada")
     with ExitStack() as failing:
         if fails:
@@ -143,7 +143,7 @@ def test_no_task_of_a_dead_process_can_delete_once_its_lease_is_taken_over(lake:
 
 
 def test_an_interrupted_takeover_keeps_the_lease_taken_until_the_dead_processs_tasks_have_stopped(lake: Lake) -> None:
-    """The lease still tells the next process about these tasks."""
+    """The lease still informs the next process about these tasks."""
     leave_dead(lake, tasks_stop_after=LAST_LOOK + REQUEST)
 
     def wait(_: float) -> None:

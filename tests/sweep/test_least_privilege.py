@@ -1,5 +1,6 @@
-"""A mark and sweeps with the smallest permissions in a store, as documented: SeaweedFS has an identity for each, and a
-proxy before it evaluates the policies of the page, because SeaweedFS's identities can't tell writing from deleting."""
+"""A mark and sweeps with the smallest permissions in a store, as documented. SeaweedFS has an identity for each, and a
+proxy in front of it evaluates the policies of the page, because SeaweedFS's identities don't distinguish writing from
+deleting."""
 
 from __future__ import annotations
 
@@ -93,8 +94,9 @@ def test_a_mark_and_its_approval_need_no_other_permissions_than_documented(runs:
         assert runs.states[name] is MarkState.APPROVED
 
 
-def test_the_credentials_of_a_mark_delete_no_object(runs: Runs) -> None:
-    """A sweep with them ends at its first object, and names the permission. SeaweedFS itself refuses them, too."""
+def test_a_sweep_with_the_credentials_of_a_mark_deletes_no_object(runs: Runs) -> None:
+    """A sweep with them ends at its first object, and names the missing permission. SeaweedFS itself also refuses
+    them."""
     marker = replace(runs.seaweedfs, access_key=MARKER, secret_key=LIMITED_SECRET_KEY).client()
     table = f"_lakefs/{'0' * 64}"
     runs.seaweedfs.client().put_object(Bucket=BUCKET, Key=f"{PATH}/{table}", Body=b"table")

@@ -108,7 +108,7 @@ def test_keys_with_characters_that_xml_cannot_represent_are_looked_up(
 
 
 def test_a_key_that_the_store_cannot_hold_counts_as_absent(store: Store, provider: Provider) -> None:
-    """The store would fold the key into another one, so no object with the key itself can be deleted. The sweep
+    """The store would fold the key into a different one, so no object with the key itself can be deleted. The sweep
     continues."""
     provider.needs("unsupported_keys", has="empty segment" in provider.capabilities.unsupported_keys)
     write_all(store, ["data/one/a"])

@@ -1,5 +1,5 @@
-"""Objects that become live during a round, through a new branch, tag, hold or rule: only deletes of a few seconds are
-lost."""
+"""Objects that become live during a round, through a new branch, tag, hold or rule: only objects deleted within a few
+seconds are lost."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def wait_for_some_deletes(store: Store, addresses: set[str]) -> None:
 
 @dataclass(frozen=True)
 class Change:
-    """A change that makes the expired commit live while its objects are deleted, and the ref at which it can be read
-    then."""
+    """A change that makes the expired commit live while its objects are deleted, and the ref at which the commit can be
+    read afterwards."""
 
     make: Callable[[SandboxRepository, Place, str], object]
     read_at: Callable[[str], str] = lambda commit: commit
@@ -252,7 +252,7 @@ def test_a_purge_spares_objects_that_a_dangling_commit_retains(sandbox: Sandbox)
 def test_objects_kept_during_the_first_delete_are_kept_afterwards(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The branch that showed the commit is gone when the other deletes begin, and the server allows no dump of
+    """The branch that showed the commit is gone when the other deletes begin, and the server doesn't allow a dump of
     commits."""
     lake = sandbox.create("lake")
     commit, paths = expired_commit(lake)
@@ -341,7 +341,7 @@ def test_a_dangling_commit_made_in_another_repository_before_a_round_loses_no_ob
 def test_all_other_repositories_are_listed_before_the_first_delete(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This holds even if repositories take turns: the last one takes in objects after the re-verification listed its
+    """This holds even if repositories take turns. The last one takes in objects after the re-verification listed its
     tables."""
     monkeypatch.setattr(other_head_watch, "REPOSITORIES_PER_TURN", 1)
     lake, others = sandbox.create("lake"), [sandbox.create(f"other-{number}") for number in range(3)]
@@ -429,7 +429,7 @@ def quickly(settings: dict[str, str]) -> dict[str, str]:
 def test_an_unreadable_repository_does_not_hide_new_commits_of_another_one_during_a_round(
     sandbox: Sandbox,
 ) -> None:
-    """The two repositories share a turn. Deletes continue for a minute without the unreadable one."""
+    """The two repositories share a turn. Without the unreadable one, deletes continue for a minute."""
     other, _ = sandbox.create("other"), sandbox.create("third")
     swept, entries = slow_sweep(sandbox)
 

@@ -91,7 +91,7 @@ def is_stored(lake: SandboxRepository, entry: Entry) -> bool:
 def test_a_sweep_stops_if_it_cannot_read_a_repository_that_its_mark_read(
     sandbox: Sandbox, lake: SandboxRepository, status: int
 ) -> None:
-    """The repository may refer to more objects by now, so no object is deleted until it can be read."""
+    """The repository may now refer to more objects, so no object is deleted until it can be read."""
     imported, nobodys = garbage(lake, "imported"), garbage(lake, "nobody's")
     assert mark(sandbox).expired == {imported.address, nobodys.address}
     approve(sandbox)
@@ -147,7 +147,8 @@ def created_again(sandbox: Sandbox, name: str, marked: Marked) -> SandboxReposit
 def test_a_release_does_not_cover_a_later_repository_of_the_same_name(
     sandbox: Sandbox, lake: SandboxRepository, monkeypatch: pytest.MonkeyPatch, while_deleting: bool
 ) -> None:
-    """The approval's reason is about the deleted repository. It is unknown to what the later one refers."""
+    """The reason in the approval is about the deleted repository. It is unknown to which objects the later one
+    refers."""
     imported = garbage(lake, "imported")
     sandbox.fail("other", 503)
     marked = mark(sandbox)
@@ -173,7 +174,7 @@ def test_a_release_does_not_cover_a_later_repository_of_the_same_name(
     assert is_stored(lake, imported)
 
 
-def test_a_damaged_record_of_another_mark_does_not_hide_references_of_an_unreadable_repository(
+def test_one_damaged_record_does_not_hide_recorded_references_of_an_unreadable_repository(
     sandbox: Sandbox, lake: SandboxRepository
 ) -> None:
     """If one record can't be read, the references in all others still count."""
@@ -187,11 +188,11 @@ def test_a_damaged_record_of_another_mark_does_not_hide_references_of_an_unreada
 
 
 @pytest.mark.parametrize("kind", ["range", "metarange"])
-def test_a_table_swapped_while_it_is_read_is_not_taken_for_one_without_references(
+def test_a_table_swapped_while_it_is_read_is_not_mistaken_for_one_without_references(
     sandbox: Sandbox, lake: SandboxRepository, kind: str
 ) -> None:
-    """The swapped table is complete and valid, but its name is another one. The repository counts as unread. Once the
-    right table is back, neither the sweep nor a later mark takes it for one without references."""
+    """The swapped table is complete and valid, but it is not the table of that name. The repository counts as unread.
+    Once the right table is back, neither the sweep nor a later mark mistakes it for one without references."""
     other = sandbox.repository("other")
     imported, nobodys = garbage(lake, "imported"), garbage(lake, "nobody's")
     other.put("main", "its own", b"its own")
@@ -331,8 +332,8 @@ def stage_unlisted(other: SandboxRepository, entry: Entry) -> None:
 def test_addresses_that_earlier_marks_found_in_a_now_unreadable_repository_are_live(
     sandbox: Sandbox, lake: SandboxRepository, stage: Stage, trusted_between: bool
 ) -> None:
-    """It doesn't matter how a mark found them, or whether the mark in between trusted the repository and didn't read
-    it."""
+    """It doesn't matter how a mark found them, or whether the mark in between trusted the repository and therefore
+    didn't read it."""
     imported, nobodys = garbage(lake, "imported"), garbage(lake, "nobody's")
     stage(sandbox.repository("other"), imported)
     assert mark(sandbox, "m0").expired == {nobodys.address}
@@ -364,7 +365,7 @@ def rescued_by_a_re_verification(sandbox: Sandbox, lake: SandboxRepository, stag
 def test_addresses_that_a_re_verification_found_in_a_now_unreadable_repository_are_live(
     sandbox: Sandbox, lake: SandboxRepository, stage: Stage
 ) -> None:
-    """No mark found the reference. A damaged record of another re-verification is no reason to ignore it."""
+    """No mark found the reference. A damaged record of a different re-verification is no reason to ignore it."""
     imported = rescued_by_a_re_verification(sandbox, lake, stage)
     damaged = verifications_folder("m1") + "9999/mark.json"
     target_of(sandbox.settings, "lake").place.store().write(damaged, b"{")
@@ -429,7 +430,7 @@ def test_addresses_found_elsewhere_only_by_a_mark_and_not_by_a_later_re_verifica
 def test_addresses_that_an_earlier_mark_found_are_live_if_the_repository_becomes_unreadable_during_a_mark(
     sandbox: Sandbox, lake: SandboxRepository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The repository's lists were read but don't show the object, and its branches can't be probed any more."""
+    """The repository's lists were read but don't show the object, and its branches can no longer be probed."""
     imported, nobodys = garbage(lake, "imported"), garbage(lake, "nobody's")
     stage_unlisted(sandbox.repository("other"), imported)
     assert mark(sandbox, "m0").expired == {nobodys.address}

@@ -23,7 +23,7 @@ class Clock:
 def measured_rate(
     pace: Pace, clock: Clock, keys: int, *, prefixes: tuple[str, ...] = ONE, response_s: float = 0.0
 ) -> float:
-    """The rate in keys per second if so many keys are sent in batches, and each batch succeeds after so many
+    """The rate in keys per second if this many keys are sent in batches, each of which succeeds after this many
     seconds."""
     began, remaining, number = clock.seconds, keys, 0
     while remaining:
@@ -82,7 +82,7 @@ def test_a_rejected_batch_halves_the_rate_of_its_prefix() -> None:
 
 
 def test_a_halved_rate_recovers_in_small_steps() -> None:
-    """The store has rejected requests just before."""
+    """The store has only just rejected requests."""
     clock = Clock()
     pace = Pace(clock)
     pace.throttled("data/s/")

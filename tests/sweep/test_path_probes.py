@@ -1,4 +1,5 @@
-"""Path probes of marks and sweeps if branches are deleted meanwhile, and if the server gives no clear response."""
+"""Path probes of marks and sweeps if branches are deleted at the same time, and if the server gives no clear
+response."""
 
 from __future__ import annotations
 
@@ -65,7 +66,7 @@ def settings(sandbox: Sandbox, server: TamperingProxy) -> dict[str, str]:
 def test_a_branch_deleted_while_paths_are_probed_keeps_no_objects_from_expiring(
     sandbox: Sandbox, server: TamperingProxy, lake: SandboxRepository
 ) -> None:
-    """Only the probes of that branch are dropped. The mark and the sweep expire all garbage."""
+    """Only the probes of that branch are dropped. The mark and the sweep collect all garbage."""
     free = {garbage(lake, data) for data in (b"four", b"FOUR", b"5 5 5")}
     known = settings(sandbox, server)
 
@@ -277,7 +278,7 @@ def test_re_staged_content_moved_from_the_only_probed_path_to_a_new_head_is_live
 def test_re_staged_content_committed_at_a_new_path_while_paths_are_probed_is_live(
     sandbox: Sandbox, server: TamperingProxy, lake: SandboxRepository
 ) -> None:
-    """The content is never staged at a time when staged objects are listed."""
+    """The content is not staged at any time at which staged objects are listed."""
     moved, free = unstaged(lake, b"four"), unstaged(lake, b"five!")
     stage_again(lake, LAST, moved, four(LAST))
 
@@ -295,10 +296,10 @@ def test_re_staged_content_committed_at_a_new_path_while_paths_are_probed_is_liv
 
 @dataclass
 class Rename:
-    """Moves an object from the last probed path to the first one, after the first was answered and before the last is
-    probed.
+    """Moves an object from the last probed path to the first one, after the first probe was answered and before the
+    last one is sent.
 
-    With `in_second_pass` it does so in the second pass. `begin` must then be called when that pass begins.
+    With `in_second_pass`, it does so in the second pass. `begin` must then be called when that pass begins.
     """
 
     server: TamperingProxy

@@ -71,7 +71,7 @@ def test_a_permit_that_is_not_renewed_expires(task: Task) -> None:
     assert PERMIT_WAIT_S <= time.seconds - 10.0 <= PERMIT_WAIT_S + EVERY_S
 
 
-def test_once_a_wait_for_a_permit_has_failed_later_checks_are_refused_without_waiting(task: Task) -> None:
+def test_after_a_failed_wait_for_a_permit_later_checks_are_refused_without_waiting(task: Task) -> None:
     watch, _, time = watching(task)
     task.permit().pause()
     with pytest.raises(Refused):
@@ -84,7 +84,7 @@ def test_once_a_wait_for_a_permit_has_failed_later_checks_are_refused_without_wa
 
 
 def test_deletes_resume_when_a_paused_permit_is_renewed(task: Task) -> None:
-    """Listing the heads may take long. This delays the round, but doesn't end it."""
+    """Listing the heads may take a long time, which delays the round but doesn't end it."""
     watch, permit, time = watching(task)
     permit.pause()
     time.at[20.0] = lambda: permit.grant(time.now() + timedelta(seconds=10))
@@ -157,7 +157,7 @@ def test_a_forged_permit_permits_nothing(task: Task, action: Action, forgery: st
 
 
 def test_a_forged_list_of_keys_that_became_live_stops_the_task(task: Task) -> None:
-    """With an empty list, the task would delete objects that a new head reaches."""
+    """If an empty list were accepted, the task would delete objects that a new head reaches."""
     rows, config = task.write("a"), task.config()
     permit = task.permit()
     permit.exclude(pa.array(["data/s/a"]))
@@ -169,8 +169,8 @@ def test_a_forged_list_of_keys_that_became_live_stops_the_task(task: Task) -> No
 
 
 def test_an_older_permit_that_is_restored_expires_at_its_original_time(task: Task) -> None:
-    """The older permit is genuine, so it is valid for its few seconds. A task that knows live keys doesn't forget
-    them."""
+    """The older permit is genuine, so it is valid for its few seconds. A task doesn't forget keys that it knows to be
+    live."""
     watch, permit, time = watching(task)
     permit.grant(time.now() + timedelta(seconds=13))
     older, key = task.store.read(permit_key(task.receipts, 1)), permit_key(task.receipts, 1)

@@ -1,4 +1,4 @@
-"""A sweep begins or resumes only with an approval of this set, not with a record that merely claims one."""
+"""A sweep begins or resumes only with an approval of this set, not with a record that merely claims to have one."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def test_a_sweep_resumes_only_with_the_approved_set(lake: Lake) -> None:
         refuse_unapproved(lake.target, record)
 
 
-def test_a_sweep_that_a_sensor_started_again_ends_with_its_approval(lake: Lake) -> None:
-    """Its run may have been queued for days. A person may still resume it."""
+def test_a_sweep_that_a_sensor_restarted_is_refused_once_its_approval_has_expired(lake: Lake) -> None:
+    """Its run may have been queued for days. A person may still resume the sweep."""
     lake.add_mark()
     approval = lake.approve()
     Mark.open(lake.place, "m1").move_to(MarkState.SWEEPING)

@@ -42,7 +42,7 @@ LONG_AGO = datetime.now(UTC) - timedelta(days=30)
 
 @dataclass
 class Race:
-    """A garbage object, how it becomes live, and where a reader finds it then."""
+    """A garbage object, how it becomes live, and where a reader then finds it."""
 
     act: Callable[[], object]
     address: str
@@ -194,7 +194,7 @@ def test_objects_that_become_live_between_two_steps_are_kept_or_named_and_restor
 
 
 def swept(sandbox: Sandbox, moments: Moments, options: SweepOptions) -> Report:
-    """A sweep that is watched at every moment."""
+    """A sweep that is observed at every moment."""
     with ExitStack() as stack:
         between = ProxyWithMoments(sandbox.endpoint_url)
         proxy = stack.enter_context(store_proxy(sandbox.settings["s3_endpoint_url"]))

@@ -124,7 +124,7 @@ def rows_in(receipts: Receipts, kind: str) -> pa.Table:
     return pa.concat_tables([file.read() for file in receipts.files(kind)])
 
 
-def test_of_two_receipts_of_one_round_the_later_one_counts() -> None:
+def test_the_later_of_two_receipts_of_one_round_counts() -> None:
     """If Spark repeats a task, the task writes its receipts again."""
     times = [datetime(2026, 1, 1, hour, tzinfo=UTC) for hour in (1, 2)]
     both = [

@@ -61,7 +61,7 @@ def test_the_error_about_a_re_verification_that_takes_too_long_names_the_setting
     assert refused.value.invariant == 1
 
 
-def test_the_error_about_a_round_that_outlives_its_re_verification_names_the_setting_to_raise(lake: Lake) -> None:
+def test_the_error_about_a_round_that_outlasts_its_re_verification_names_the_setting_to_raise(lake: Lake) -> None:
     """If `verification_age` is too short, no delete is ever sent."""
     run = run_of(lake, limits=SweepLimits(SimpleNamespace(), timedelta(seconds=5)))  # type: ignore[arg-type]
 
@@ -113,8 +113,8 @@ def report(**changes: Any) -> Report:
     return Report(**{**known, **changes})
 
 
-def test_the_printed_command_that_retries_a_quarantine_includes_the_quarantine_option() -> None:
-    """Without the option, it would delete the objects for good that failed to be quarantined."""
+def test_the_printed_command_that_retries_a_quarantine_includes_its_option() -> None:
+    """Without the option, the command would delete for good the objects that failed to be quarantined."""
     assert "lakegc sweep lake m1 --quarantine" in report(quarantine=True).sentence()
     assert report().sentence().endswith("lakegc sweep lake m1")
 

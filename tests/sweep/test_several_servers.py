@@ -93,7 +93,7 @@ def test_objects_to_which_a_repository_of_another_server_refers_are_kept(servers
     assert marked.record.repository == "prod/lake"
 
 
-def test_a_sweep_rescues_what_a_repository_of_another_server_refers_to_meanwhile(servers: Servers) -> None:
+def test_a_sweep_rescues_objects_to_which_a_repository_of_another_server_has_come_to_refer(servers: Servers) -> None:
     imported, nobodys = garbage(servers.lake, "imported"), garbage(servers.lake, "nobody's")
     assert servers.mark().expired == {imported.address, nobodys.address}
     Sweeper().approve(servers.settings, "prod/lake", "m1")
@@ -106,7 +106,7 @@ def test_a_sweep_rescues_what_a_repository_of_another_server_refers_to_meanwhile
 
 
 def test_records_in_the_namespace_have_the_id_without_the_server(servers: Servers) -> None:
-    """So that a deployment that knows the server by another name, or as its only one, finds its marks."""
+    """A deployment that knows the server by a different name, or as its only one, therefore finds its marks."""
     entry, files = garbage(servers.lake, "unused"), servers.lake.objects
     marked = servers.mark()
     Sweeper().approve(servers.settings, "prod/lake", "m1")
@@ -137,8 +137,9 @@ def test_a_sweep_is_refused_if_the_settings_lack_a_server_that_the_mark_consider
     assert servers.lake.objects.file(entry.address).exists()
 
 
-def test_a_server_that_does_not_respond_leaves_all_its_repositories_unread(servers: Servers) -> None:
-    """The mark goes on, keeps what the server's repositories were known to refer to, and its sweep needs a release."""
+def test_the_repositories_of_a_server_that_does_not_respond_count_as_unread(servers: Servers) -> None:
+    """The mark continues and keeps the objects to which the server's repositories were known to refer. Its sweep needs
+    a release."""
     imported, nobodys = garbage(servers.lake, "imported"), garbage(servers.lake, "nobody's")
     stage(servers.lab.repository("lake"), imported, f"local://lake/{imported.address}")
     servers.mark(mark_id="m0")
@@ -153,9 +154,9 @@ def test_a_server_that_does_not_respond_leaves_all_its_repositories_unread(serve
     assert list(failures) == ["lab"]
 
 
-def test_a_mark_without_a_server_in_its_settings_did_not_read_the_repositories_there(servers: Servers) -> None:
-    """For example a mark in a folder without the fleet file. So what earlier marks found there still counts while the
-    server doesn't respond."""
+def test_a_mark_whose_settings_lack_a_server_did_not_read_the_repositories_there(servers: Servers) -> None:
+    """For example, the mark was made in a folder without the fleet file. What earlier marks found there still counts
+    while the server doesn't respond."""
     imported, nobodys = garbage(servers.lake, "imported"), garbage(servers.lake, "nobody's")
     stage(servers.lab.repository("lake"), imported, f"local://lake/{imported.address}")
     servers.mark(mark_id="m0")
@@ -171,8 +172,8 @@ def test_a_mark_without_a_server_in_its_settings_did_not_read_the_repositories_t
 
 
 def test_a_release_of_one_server_does_not_cover_another(servers: Servers, tmp_path: Path) -> None:
-    """A sweep stops if another server than the one that its mark couldn't list, and its approval released, doesn't
-    respond. That one doesn't stop it, nor does a single repository that was released, too."""
+    """A sweep stops if a server doesn't respond that is not the one that its mark couldn't list and its approval
+    released. The released server doesn't stop it, and neither does a single repository that was also released."""
     entry = garbage(servers.lake, "unused")
     servers.prod.create("broken")
     with Sandbox(tmp_path / "test") as test:
@@ -204,7 +205,7 @@ def test_a_mark_whose_servers_change_before_it_is_finished_is_refused(servers: S
         Marker().steps(servers.settings, "prod/lake", "m1", ANY_AGE, ["retained_commits", "committed_addresses"])
 
 
-def test_a_repository_with_contradictory_settings_is_unread(servers: Servers, tmp_path: Path) -> None:
+def test_another_repository_with_contradictory_settings_counts_as_unread(servers: Servers, tmp_path: Path) -> None:
     """Its own marks are refused, but not those of other repositories."""
     with (tmp_path / "lakegc.toml").open("a") as file:
         file.write('[repositories."lab/la*"]\nbrake_share = 0.1\n[repositories."lab/l*"]\nbrake_share = 0.2\n')

@@ -66,7 +66,8 @@ def test_a_mark_is_full_if_its_base_mark_is_forged(lake: Lake, tmp_path: Path) -
 
 
 def test_the_ranges_of_a_signed_base_mark_are_not_read_again(lake: Lake, tmp_path: Path) -> None:
-    """The base was signed with a key that was retired since. The sweep reads no range that either mark read."""
+    """The base mark was signed with a key that has since been retired. The sweep reads no range that either mark
+    read."""
     lake.mark("m1")
     lake.days(2)
     lake.settings |= {"signing_key": NEW, "retired_signing_keys": OLD}
@@ -103,7 +104,7 @@ def test_the_ranges_of_a_signed_base_mark_are_not_read_again(lake: Lake, tmp_pat
 
 
 def test_a_sweep_is_refused_if_a_hold_added_after_the_approval_was_removed_by_hand(lake: Lake) -> None:
-    """No mark used the hold, so adding it also records it in each mark that may be swept."""
+    """No mark used the hold. Adding it therefore also records it in each mark that may be swept."""
     assert lake.mark("m1", full=True).expired == set()
     lake.days(2)
     assert lake.mark("m2", full=True).expired == {lake.garbage}

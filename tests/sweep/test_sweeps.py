@@ -1,5 +1,5 @@
-"""Whole sweeps on a sandbox, done as a user does them: mark, approve, sweep, report; and the objects that are served
-afterwards."""
+"""Whole sweeps on a sandbox, done as a user does them: mark, approve, sweep, report; and the objects that are still
+served afterwards."""
 
 from __future__ import annotations
 
@@ -73,9 +73,9 @@ def keys(sandbox: Sandbox, lake: SandboxRepository) -> set[str]:
 def test_a_sweep_with_an_approval_and_a_free_lease_deletes_exactly_the_approved_set(
     lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository
 ) -> None:
-    """Before the approval, the sweep is refused and no object is deleted. The message about a lease names its holder
-    and its end. Afterwards the report's counts add up, all served objects are still served, and the approval is used
-    up."""
+    """Before the approval, the sweep is refused and no object is deleted. The message about a lease says who holds it
+    and until when. Afterwards, the report's counts add up, all served objects are still served, and the approval is
+    used up."""
     store, before = target_of(sandbox.settings, lake.id).place.store(), keys(sandbox, lake)
     record = json_output(lakegc, sandbox.settings, "mark", lake.id, "--mark-id", "m1", *NO_AGE)
     lakegc(sandbox.settings, "sweep", lake.id, "m1").stopped(3, "not approved")
@@ -230,9 +230,9 @@ def test_copies_left_by_a_killed_sweep_are_restored_only_if_their_live_original_
 def test_an_object_that_becomes_live_after_a_killed_sweep_deleted_it_is_reported_as_late(
     lakegc: Lakegc, sandbox: Sandbox, lake: SandboxRepository, quarantine: bool
 ) -> None:
-    """A sweep was killed after removing an object and before recording that, and then the object became live. Readers
-    miss it, so the report is no success, names the object and doesn't count it as rescued. From quarantine it is
-    restored."""
+    """A sweep was killed after it had removed an object and before it recorded that. Then the object became live.
+    Readers miss it, so the report doesn't claim success, names the object and doesn't count it as rescued. From
+    quarantine, it is restored."""
     store = target_of(sandbox.settings, lake.id).place.store()
     marked_and_approved(lakegc, sandbox, lake)
     address = expired(lakegc, sandbox, lake)[0]["address"]

@@ -1,4 +1,4 @@
-"""A fleet's marks share what tables contain, in signed notes: a note that isn't valid never makes an object expire."""
+"""A fleet's marks share what tables contain, in signed notes. A note that isn't valid never makes an object expire."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ KEY = "4b" * 32
 
 
 class Fleet:
-    """Three repositories. An object of `lake` is imported by `other`, in the history of a branch; nothing refers to
-    another one."""
+    """Three repositories. `other` imports one object of `lake`, in the history of a branch; nothing refers to another
+    object of it."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self.sandbox, self.settings = sandbox, {**sandbox.settings, "signing_key": KEY}
@@ -86,7 +86,7 @@ def add_object(repository: SandboxRepository, path: str) -> str:
 
 
 def test_a_table_that_a_mark_of_the_fleet_has_read_is_not_read_again_for_another_repository(fleet: Fleet) -> None:
-    """Except the one that imports an object, for the repository that has the object."""
+    """The exception is a table that imports an object: it is read again for the repository that has the object."""
     third = elsewhere(fleet.mark("third"))
     noted = fleet.tables("lake") | fleet.tables("other")
     own_tables = fleet.tables("third")
@@ -109,7 +109,7 @@ def test_without_a_signing_key_each_mark_reads_every_table_itself(fleet: Fleet) 
             fleet.place(repository).store().stat(TABLE_NOTES_KEY)
 
 
-def test_new_tables_are_read_even_if_older_ones_are_noted(fleet: Fleet) -> None:
+def test_new_tables_are_read_even_if_older_ones_have_notes(fleet: Fleet) -> None:
     fleet.mark("third")
     before = fleet.tables("other")
     add_object(fleet.other, "new")
@@ -129,7 +129,7 @@ def noted_in(place: Place) -> set[str]:
 
 
 def claim_nothing(fleet: Fleet, place: Place, folder: str) -> Dataset:
-    """Write notes that no table of the other repository refers to any namespace or has any object."""
+    """Write notes which say that no table of the other repository refers to any namespace or has any object."""
     rows = [{"table_id": table_id, "folders": [], "sizes": []} for table_id in sorted(fleet.tables("other"))]
     return write_table(place, folder, pa.Table.from_pylist(rows, schema=TABLE_NOTES))
 
@@ -211,7 +211,7 @@ INVALID: list[Callable[[Fleet], None]] = [
 
 
 @pytest.mark.parametrize("invalidate", INVALID)
-def test_without_a_valid_note_a_table_is_read_and_what_it_refers_to_is_kept(
+def test_a_table_without_a_valid_note_is_read_and_the_objects_to_which_it_refers_are_kept(
     fleet: Fleet, invalidate: Callable[[Fleet], None]
 ) -> None:
     fleet.mark("third")
@@ -227,7 +227,7 @@ def test_without_a_valid_note_a_table_is_read_and_what_it_refers_to_is_kept(
 
 
 def test_a_forged_note_counts_only_if_it_is_signed_with_the_key(fleet: Fleet) -> None:
-    """So the notes of the tests above would do harm if they counted."""
+    """This shows that the forged notes in the tests above would do harm if they counted."""
     fleet.mark("third")
     place = fleet.place("third")
     write_table_notes(place, [claim_nothing(fleet, place, "_lakefs/retention/gc/lakegc/m1/claimed/")])
@@ -268,7 +268,7 @@ def test_many_datasets_of_notes_are_merged_into_one(fleet: Fleet) -> None:
     assert elsewhere(fleet.mark("lake"))["tables_read"] == len(fleet.tables("third")) + 1
 
 
-def test_notes_that_cannot_be_read_are_left_out_when_notes_are_merged(fleet: Fleet) -> None:
+def test_unreadable_notes_are_left_out_when_notes_are_merged(fleet: Fleet) -> None:
     fleet.mark("third", "m0")
     place, before = fleet.place("third"), fleet.tables("lake") | fleet.tables("other")
     [lost] = read_table_notes(place)
@@ -284,7 +284,7 @@ def test_notes_that_cannot_be_read_are_left_out_when_notes_are_merged(fleet: Fle
 
 
 def test_each_table_is_noted_once_in_merged_notes_and_removed_tables_are_left_out(fleet: Fleet) -> None:
-    """The marks of `lake` read a table that refers to it every time, so they also note it every time."""
+    """The marks of `lake` read a table that refers to it every time, so they also write a note on it every time."""
     removed = add_object(fleet.third, "old")
     for number in range(MAX_DATASETS + 1):
         add_object(fleet.third, f"new {number}")
@@ -318,7 +318,7 @@ def test_a_resumed_mark_writes_its_notes_again(fleet: Fleet) -> None:
     assert fleet.mark("lake").expired == {fleet.garbage}
 
 
-def test_losing_the_notes_of_removed_marks_does_no_harm(fleet: Fleet) -> None:
+def test_tables_whose_notes_were_removed_with_a_mark_are_read_again(fleet: Fleet) -> None:
     fleet.mark("third")
     shutil.rmtree(fleet.third.objects.file("_lakefs/retention/gc/lakegc/m1"))
     add_object(fleet.other, "new")

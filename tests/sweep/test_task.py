@@ -70,7 +70,7 @@ def test_keys_deleted_before_a_crash_are_recorded_as_deleted(task: Task) -> None
 
 
 def test_a_second_attempt_skips_keys_with_receipts(task: Task) -> None:
-    """The keys are neither deleted nor counted again."""
+    """It neither deletes these keys nor counts them again."""
     rows = task.write("a", "b")
     task.run(rows.slice(0, 1), task.config())
     task.store.write("data/s/a", b"new")
@@ -111,7 +111,7 @@ def test_a_retried_delete_spares_an_object_written_in_between(
 def late_by(
     task: Task, monkeypatch: pytest.MonkeyPatch, waiting: tuple[type, str], event: Callable[[], object]
 ) -> None:
-    """An event in the store while the task's first request waits for a minute, for its pace or for a permit."""
+    """An event in the store while the task's first request waits for a minute, because of its pace or for a permit."""
     seconds, (kind, name) = [0.0], waiting
     really = getattr(kind, name)
 
@@ -173,7 +173,7 @@ class Immediately:
 def test_keys_are_looked_up_ahead_only_if_deletes_are_fast_enough_for_the_lookup_to_stay_valid(
     task: Task, monkeypatch: pytest.MonkeyPatch, seconds: float, order: str
 ) -> None:
-    """After the first chunk, whose speed isn't known beforehand."""
+    """This applies after the first chunk, before which the speed isn't known."""
     now, events = [0.0], list[str]()
     look_up, delete_many = Lookup.look_up, type(task.store).delete_many
 
@@ -336,7 +336,7 @@ def receipt_code(task: Task, round_number: int) -> str:
 
 @pytest.mark.parametrize("there", [None, b"something else"])
 def test_undo_fails_for_an_object_whose_quarantined_copy_is_lost(task: Task, there: bytes | None) -> None:
-    """It doesn't matter whether another object has its key."""
+    """It doesn't matter whether a different object has its key."""
     rows = task.write("a")
     task.store.delete_many(["data/s/a"])
     if there is not None:
@@ -402,7 +402,7 @@ def test_an_object_replaced_after_it_was_copied_to_quarantine_is_not_deleted(
 def test_a_task_that_loses_its_lease_while_it_waits_copies_nothing(
     task: Task, monkeypatch: pytest.MonkeyPatch, action: Action
 ) -> None:
-    """The task waits for the pace of copies. The next holder may work on the same keys by then."""
+    """The task waits for the pace of copies. By then, the next holder may be working on the same keys."""
     rows = task.write("a")
     if action is Action.RESTORE:
         task.store.copy("data/s/a", QUARANTINE + "a")
