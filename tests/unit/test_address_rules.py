@@ -108,7 +108,7 @@ def test_the_slice_of_an_address_is_the_folder_where_a_full_listing_finds_it(spa
 
 @pytest.mark.parametrize("local_adapter", [True, False])
 def test_only_objects_under_data_and_at_the_root_are_possible_candidates(local_adapter: bool) -> None:
-    """Everything else belongs to lakeFS or to somebody else, and is never deleted."""
+    """Everything else belongs to lakeFS or to somebody else, and must never be deleted."""
     wanted = [case.candidate_in_local_store if local_adapter else case.candidate for case in ADDRESSES]
     assert [rules.is_candidate(key, local_adapter=local_adapter) for key in KEYS] == wanted
     assert rules.are_candidates(COLUMN, local_adapter=local_adapter).to_pylist() == wanted + NULL

@@ -1,4 +1,4 @@
-"""Addresses are turned into keys as formats §4 says, one by one and in columns."""
+"""Addresses are converted to keys as formats §4 says, one by one and in columns."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def test_scheme_authority_case_and_encoding_variants_stop_the_mark(address: str)
         ("local://team/lake", "local://team//lake/data/x"),
     ],
 )  # fmt: skip
-def test_another_spelling_of_a_namespace_in_a_deep_folder_stops_the_mark(uri: str, address: str) -> None:
+def test_a_different_spelling_of_a_namespace_in_a_deep_folder_stops_the_mark(uri: str, address: str) -> None:
     """Each folder of the namespace is compared."""
     for kind in (AddressType.BY_PREFIX, AddressType.FULL):
         with pytest.raises(Refused, match="only in its scheme"):
@@ -236,7 +236,7 @@ def test_another_spelling_of_a_namespace_in_a_deep_folder_stops_the_mark(uri: st
         "https://bucket.dfs.core.windows.net/team/lake/data/x://y",
     ],
 )
-def test_another_spelling_of_an_azure_namespace_stops_the_mark(address: str) -> None:
+def test_a_different_spelling_of_an_azure_namespace_stops_the_mark(address: str) -> None:
     """lakeFS resolves account, container and path, so such an address may lie in this namespace."""
     for kind in (AddressType.BY_PREFIX, AddressType.FULL):
         with pytest.raises(Refused, match="only in its scheme"):
@@ -352,7 +352,7 @@ def test_an_address_that_lakefs_serves_from_this_namespace_is_inside_or_stops_th
         ("gs://bucket-2/lake/data/x", Location.OUTSIDE),
     ],
 )
-def test_an_address_in_google_is_inside_outside_or_a_conflict(address: str, where: Location) -> None:
+def test_an_address_in_cloud_storage_is_inside_outside_or_a_conflict(address: str, where: Location) -> None:
     """An address inside begins with the namespace and a slash. An address that lakeFS may read as inside in another way
     stops the mark."""
     assert GOOGLE.locate(address, AddressType.FULL)[0] is where
@@ -403,8 +403,8 @@ def test_a_full_address_without_a_scheme_stops_the_mark() -> None:
 
 
 @pytest.mark.parametrize("address", ["local:///home/lakefs/data/lake/data/s/i", "local:///srv/objects2/lake/data/s/i"])
-def test_another_configured_path_of_the_local_adapter_stops_the_mark(address: str) -> None:
-    """In a container lakeFS writes the path that it sees there, so such an address may lie in this namespace."""
+def test_a_different_configured_path_of_the_local_adapter_stops_the_mark(address: str) -> None:
+    """In a container, lakeFS writes the path that it sees there, so such an address may lie in this namespace."""
     for kind in (AddressType.BY_PREFIX, AddressType.FULL):
         with pytest.raises(Refused, match="configured path"):
             addresses_inside(pa.array([address]), pa.array([int(kind)], pa.int8()), NAMESPACES[3])
@@ -481,9 +481,9 @@ def test_overlapping_namespaces_are_found_in_any_spelling(first: str, second: st
         "local:////srv//objects/lake//data/s/i",
     ],
 )
-def test_another_spelling_of_a_local_namespace_stops_the_mark(address: str) -> None:
-    """A file system resolves dots, and lakeFS decodes escapes: the address is another spelling of that of a listed
-    object."""
+def test_a_different_spelling_of_a_local_namespace_stops_the_mark(address: str) -> None:
+    """A file system resolves dots, and lakeFS decodes escapes, so the address may be a different spelling of that of a
+    listed object."""
     for kind in (AddressType.BY_PREFIX, AddressType.FULL):
         with pytest.raises(Refused, match="slashes or dots"):
             addresses_inside(pa.array([address]), pa.array([int(kind)], pa.int8()), NAMESPACES[3])

@@ -70,7 +70,7 @@ UNMET: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", UNMET)
-def test_a_mark_that_violates_one_condition_does_not_qualify(case: str) -> None:
+def test_a_mark_that_violates_a_single_condition_does_not_qualify(case: str) -> None:
     """The sentence has the measured value and the limit."""
     changes, words = UNMET[case]
     unmet = unmet_conditions(replace(USUAL, **changes), POLICY, now=NOW)
@@ -85,7 +85,9 @@ def test_a_mark_that_violates_one_condition_does_not_qualify(case: str) -> None:
         ({"wait": timedelta(0)}, "nobody could revoke"),
     ],
 )
-def test_a_policy_without_a_safety_net_approves_nothing(changes: dict[str, Any], words: str) -> None:
+def test_a_policy_without_a_waiting_time_or_without_quarantine_and_backup_approves_nothing(
+    changes: dict[str, Any], words: str
+) -> None:
     unmet = unmet_conditions(USUAL, replace(POLICY, **changes), now=NOW)
 
     assert [words in sentence for sentence in unmet] == [True]
@@ -112,15 +114,15 @@ def test_every_unmet_condition_is_reported() -> None:
     ],
 )
 def test_different_policies_have_different_texts(changes: dict[str, Any]) -> None:
-    """However small the difference: it makes a new announcement with a new waiting time."""
+    """However small the difference is, it causes a new announcement with a new waiting time."""
     other = replace(POLICY, **changes)
 
     assert other.text != POLICY.text
     assert other.sha256 != POLICY.sha256
 
 
-def test_the_policy_of_the_default_settings_approves_nothing(tmp_path: Path) -> None:
-    """Even where auto_approve is set, a quarantine or backup has to be chosen."""
+def test_the_default_settings_approve_nothing_by_policy(tmp_path: Path) -> None:
+    """Even if auto_approve is set, a quarantine or a backup has to be chosen."""
     settings = Settings.load({}, tmp_path)
 
     assert settings.auto_approve is False

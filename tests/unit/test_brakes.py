@@ -124,7 +124,7 @@ def test_no_brake_trips_at_its_limit(what: str) -> None:
 
 
 def test_a_first_mark_may_expire_up_to_half_of_the_candidates() -> None:
-    """A first mark has no earlier mark to be compared with. An empty live set trips a brake even then."""
+    """A first mark has no earlier mark to be compared with. Even then, an empty live set trips a brake."""
     assert tripped(first(expired=50_000)) == set()
     assert tripped(first(expired=50_001)) == {"share"}
     assert tripped(first(live=0)) == {"live"}
@@ -350,7 +350,7 @@ def test_a_mark_is_compared_with_the_newest_earlier_mark_of_its_scope(place: Pla
     }  # fmt: skip
 
 
-def test_an_unreadable_earlier_mark_is_named(place: Place) -> None:
+def test_an_unreadable_earlier_mark_is_reported(place: Place) -> None:
     """Without an earlier mark there is nothing to compare with; one that can't be read is not treated as absent."""
     assert previous_mark(place, finished_record()) is None
 

@@ -1,5 +1,5 @@
-"""A branch's staged changes are read path by path: all of them, or an error. When the server's list must be
-repeated."""
+"""A branch's staged changes are read path by path: either all of them, or an error. Also, when the server's list must
+be requested again."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_changed_path_that_is_not_utf8_stands_for_every_path_that_it_may_be() 
 
 
 def test_a_branch_that_was_deleted_has_nothing_staged() -> None:
-    """The server isn't asked about the branch again once it is no longer listed."""
+    """Once the branch is no longer listed, the server isn't asked about it again."""
     server = Branch(errors=[NotFound("no branch main")], exists=False)
 
     assert staged(server) == []
@@ -121,7 +121,7 @@ def test_a_branch_that_was_deleted_has_nothing_staged() -> None:
 
 
 def test_a_branch_that_is_still_listed_is_read_again_from_the_beginning() -> None:
-    """The branch was deleted and created again. The last attempt counts even so."""
+    """The branch was deleted and created again. The last attempt also counts."""
     served = {path: f"address of {path}" for path in paths(3)}
     changes = dict.fromkeys(paths(3), "added")
     server = Branch(changes, served, errors=[NotFound("no branch main")] * (MAX_TRIES - 1))
@@ -130,7 +130,7 @@ def test_a_branch_that_is_still_listed_is_read_again_from_the_beginning() -> Non
     assert server.asked == ["staged"] * MAX_TRIES
 
 
-def test_a_branch_that_is_listed_but_never_found_is_an_error() -> None:
+def test_a_branch_that_is_listed_but_repeatedly_not_found_is_an_error() -> None:
     """The branch's staged objects are unknown, so it doesn't count as deleted."""
     server = Branch(errors=[NotFound("no branch main")] * MAX_TRIES)
 

@@ -1,4 +1,5 @@
-"""The archive of Spark's classes: created once, used once it is complete, and separate for each Java and Spark."""
+"""The archive of Spark's classes: created once, used once it is complete, and separate for each version of Java and
+Spark."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ NOW = 1_800_000_000.0
 
 @pytest.fixture
 def parts(tmp_path: Path) -> tuple[Path, Path, Path]:
-    """A Java, a Spark and a cache."""
+    """A Java installation, a Spark installation and a cache."""
     java, spark = tmp_path / "java", tmp_path / "pyspark"
     java.write_bytes(b"java")
     spark.mkdir()
@@ -22,7 +23,7 @@ def parts(tmp_path: Path) -> tuple[Path, Path, Path]:
 
 
 def written(options: str, *, age_s: float) -> Path:
-    """The archive that a JVM with these options wrote, with a modification time so long ago."""
+    """The archive that a JVM with these options wrote, with a modification time this long ago."""
     file = Path(options.partition("-XX:ArchiveClassesAtExit=")[2])
     file.write_bytes(b"classes")
     os.utime(file, (NOW - age_s, NOW - age_s))
@@ -51,7 +52,7 @@ def test_a_recently_changed_archive_is_not_used(parts: tuple[Path, Path, Path]) 
 
 
 def test_each_java_and_spark_installation_has_its_own_archive(parts: tuple[Path, Path, Path], tmp_path: Path) -> None:
-    """A Java that is updated in place gets a new archive, too."""
+    """A Java installation that is updated in place also gets a new archive."""
     java, spark, folder = parts
     written(archive_options(java, spark, folder=folder, now=NOW), age_s=60)
     assert "SharedArchiveFile" in archive_options(java, spark, folder=folder, now=NOW)

@@ -1,4 +1,4 @@
-"""Holds in the settings: parsed like those of a namespace's file, and combined with them."""
+"""Holds in the settings: they are parsed like those in a namespace's file, and combined with them."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def parse(*tables: dict[str, Any]) -> tuple[Hold, ...]:
     return parse_configured_holds(tables, "lakegc.toml")
 
 
-def test_values_of_toml_mean_the_same_as_text_in_a_holds_file() -> None:
-    """TOML has numbers, booleans, dates and times; a file of holds has only text."""
+def test_toml_values_mean_the_same_as_text_in_a_holds_file() -> None:
+    """TOML has numbers, booleans, dates and times; a holds file has only text."""
     tables = tomllib.loads("""
         holds = [
           {id = "a", tags = "v*", history = true, owner = "ada", reason = "because", until = 2027-06-30},
@@ -77,8 +77,8 @@ def test_holds_of_file_and_settings_apply_together() -> None:
     assert combined.record_fields()["configured"] == ["legal"]
 
 
-def test_without_holds_in_the_settings_nothing_changes() -> None:
-    """So a mark that was made before there were any is still approved and swept."""
+def test_without_additional_holds_in_the_settings_the_holds_are_those_of_the_file() -> None:
+    """A mark that was made before there were any can therefore still be approved and swept."""
     file = in_file(RELEASES)
 
     assert file.with_configured((), "holds.yaml") == file
@@ -99,7 +99,7 @@ def test_the_hash_depends_on_the_holds_and_not_on_their_order() -> None:
     assert whole not in {other.sha256 for other in others}
 
 
-def test_different_holds_with_one_id_are_refused() -> None:
+def test_different_holds_with_the_same_id_are_refused() -> None:
     with pytest.raises(
         Refused, match=r"the hold 'releases' in holds\.yaml differs from the one with this id"
     ) as raised:
@@ -108,7 +108,7 @@ def test_different_holds_with_one_id_are_refused() -> None:
 
 
 def test_holds_of_the_settings_are_not_recorded_as_part_of_the_signed_file() -> None:
-    """Otherwise they would be missing from the file whenever it is signed again."""
+    """If they were, they would seem to be missing from the file whenever it is signed again."""
     combined = replace(in_file(RELEASES), number=4).with_configured(parse(LEGAL), "holds.yaml")
 
     record = SimpleNamespace(holds=combined.record_fields())
@@ -148,7 +148,7 @@ def test_holds_that_are_not_a_list_of_tables_are_refused(tmp_path: Path, content
 
 @pytest.mark.parametrize("text", ["null", "5", "{}", '""', '[{"id": "a", "tags": "v*", "tags": "w*"}]', "[" * 5000])
 def test_a_variable_that_is_not_a_list_of_distinct_fields_is_refused(tmp_path: Path, text: str) -> None:
-    """Also together with a fleet file: nothing is dropped silently."""
+    """This also applies together with a fleet file: nothing is dropped silently."""
     (tmp_path / "lakegc.toml").write_text('holds = [{id = "all", tags = "v*", owner = "ada", reason = "because"}]')
 
     with pytest.raises(WrongUsage, match="variable LAKEGC_HOLDS is invalid: expected a list of tables"):

@@ -1,4 +1,4 @@
-"""Text that lakegc prints never controls the terminal, whether it comes from a key, a file of holds or a server."""
+"""Text that lakegc prints never controls the terminal, whether it comes from a key, a holds file or a server."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def table_of_a_key() -> None:
     ids=["text", "message", "usage", "csv", "table", "progress"],
 )
 def test_printed_text_never_controls_the_terminal(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
-    """A title, a cleared screen or hidden text could make a list of what will be deleted look like another one."""
+    """A title, a cleared screen or hidden text could make a list of what will be deleted look different."""
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "400")
     output = on_a_terminal(monkeypatch, act)
@@ -95,7 +95,7 @@ def test_printed_text_never_controls_the_terminal(monkeypatch: pytest.MonkeyPatc
 
 
 def test_csv_in_a_file_has_every_key_unescaped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A script that reads the list must find the very keys of the store."""
+    """A script that reads the list needs exactly the keys of the store."""
     monkeypatch.setattr(sys, "stdout", out := io.StringIO())
     csv_of_a_key()
 

@@ -156,7 +156,7 @@ def test_files_of_an_earlier_attempt_are_ignored_and_removed(place: Place, folde
 
 
 def test_rewriting_a_dataset_leaves_neighboring_datasets_unchanged(place: Place) -> None:
-    """Neighbours are datasets in a folder below it, and one whose name begins like its own."""
+    """Neighbors are datasets in a folder below it, and one whose name begins in the same way."""
     for folder in (FOLDER, FOLDER + "part/", FOLDER.removesuffix("/") + "-b/"):
         write_rows(place, folder, ROWS, SCHEMA)
 

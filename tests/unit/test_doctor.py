@@ -1,4 +1,4 @@
-"""The checks of `lakegc doctor` one by one, with injected facts."""
+"""The checks of `lakegc doctor`, one by one, with given inputs."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def test_checks_run_at_the_same_time() -> None:
         ("sandbox-0.1.0", Status.OK), ("dev-0.1", Status.OK), ("", Status.OK),
     ],
 )  # fmt: skip
-def test_servers_without_the_list_of_staged_objects_are_a_problem(version: str, status: Status) -> None:
-    """Only a release number can be compared."""
+def test_releases_that_cannot_list_staged_objects_are_a_problem(version: str, status: Status) -> None:
+    """A version that isn't a release number can't be compared, and is accepted."""
     assert server.version(ServerConfig({"": "s3"}, version)).status is status
 
 
@@ -64,7 +64,7 @@ def test_servers_without_the_list_of_staged_objects_are_a_problem(version: str, 
         ("https://lake.example.com", {"ca_bundle": "/nowhere.pem"}, Status.PROBLEM),
     ],
 )  # fmt: skip
-def test_connections_that_others_could_read_are_warned_about(
+def test_connections_that_others_could_read_are_a_warning(
     endpoint: str, options: dict[str, object], status: Status
 ) -> None:
     settings = LakeFSSettings(endpoint, "id", "secret", **options)  # type: ignore[arg-type]
@@ -89,7 +89,9 @@ def test_other_texts_are_not_spark_masters(master: str) -> None:
 
 
 @pytest.mark.parametrize(("version", "status"), [("17.0.1", Status.OK), ("25.0.1", Status.WARNING)])
-def test_a_newer_java_is_a_warning(tmp_path: Path, version: str, status: Status) -> None:
+def test_a_java_version_newer_than_the_supported_ones_is_a_warning(
+    tmp_path: Path, version: str, status: Status
+) -> None:
     assert machine.java(fake_java(tmp_path, f'openjdk version "{version}"')).status is status
 
 
@@ -101,14 +103,14 @@ def test_the_supported_python_versions_are_those_of_the_package() -> None:
     assert machine.python((3, 11)).status is machine.python((3, 14)).status is Status.OK
 
 
-def test_a_missing_package_is_named() -> None:
+def test_a_missing_package_is_reported() -> None:
     found = machine.packages(("pyarrow", "no-such-package"))
 
     assert found.status is Status.PROBLEM
     assert "no-such-package" in found.found
 
 
-def test_without_numba_or_a_cache_the_slow_decoder_is_warned_about() -> None:
+def test_the_slow_decoder_without_numba_or_a_cache_is_a_warning() -> None:
     def missing() -> bool:
         raise ImportError("no numba")
 
@@ -120,7 +122,7 @@ def test_without_numba_or_a_cache_the_slow_decoder_is_warned_about() -> None:
     assert "/cache" in machine.compiled_decoder(lambda: False, lambda: Path("/cache")).found
 
 
-def test_the_memory_limit_of_a_container_is_read(tmp_path: Path) -> None:
+def test_the_memory_limit_of_a_container_is_read_from_its_file(tmp_path: Path) -> None:
     (tmp_path / "limit").write_text("1073741824\n")
     (tmp_path / "none").write_text("max\n")
 
@@ -138,14 +140,14 @@ def test_a_store_without_conditional_writes_is_a_problem_unless_it_is_declared()
 
 
 @pytest.mark.parametrize("effect", DeleteEffect)
-def test_a_delete_that_frees_no_space_is_warned_about(effect: DeleteEffect) -> None:
+def test_deletes_that_free_no_space_are_a_warning(effect: DeleteEffect) -> None:
     expected = Status.OK if effect is DeleteEffect.FINAL else Status.WARNING
 
     assert store.deletes(effect).status is expected
 
 
-def test_a_daemon_without_a_recent_heartbeat_is_warned_about(tmp_path: Path) -> None:
-    """A home without an instance isn't touched."""
+def test_a_daemon_without_a_recent_heartbeat_is_a_warning(tmp_path: Path) -> None:
+    """A home folder without an instance isn't touched."""
     assert dagster_instance.daemon(tmp_path, NOW).status is Status.NOT_TRIED
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "dagster.yaml").write_text("telemetry:\n  enabled: false\n")
@@ -160,7 +162,7 @@ def test_a_daemon_without_a_recent_heartbeat_is_warned_about(tmp_path: Path) -> 
 
 
 def test_no_secret_of_the_settings_is_shown(tmp_path: Path) -> None:
-    """Whatever a library writes into its messages, and wherever the secret is configured."""
+    """This holds whatever a library writes into its messages, and wherever the secret is configured."""
     (tmp_path / ".lakectl.yaml").write_text("credentials:\n  secret_access_key: from-lakectl\n")
     environ = {
         "LAKEGC_S3_SECRET_ACCESS_KEY": "of-the-store",

@@ -1,6 +1,6 @@
 """All error messages of lakegc on one page, so that a review shows any change of wording and any lost placeholder.
 
-A message names what is wrong, where, and what to do next. Rewording must not lose the repository, mark or object.
+A message says what is wrong, where, and what to do next. Rewording must not lose the repository, mark or object.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Dates before 1970, after 2100, zero, on a leap day, and when the clocks change. None of them deletes a live or a
-young object."""
+"""Dates before 1970, after 2100, of zero, on a leap day, and when the clocks change. None of them causes the deletion
+of a live or young object."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_an_object_dated_in_the_future_is_kept(future: datetime) -> None:
     assert status_of(future) == garbage.Status.YOUNG_OR_UNCOMMITTED
 
 
-def test_an_object_is_old_enough_from_the_minimum_age_on_even_across_a_leap_day() -> None:
+def test_an_object_of_exactly_the_minimum_age_is_old_enough_even_across_a_leap_day() -> None:
     """Ages are spans of 24 hours, not calendar days."""
     cutoff = NOW - DAY - SECOND
 
@@ -128,9 +128,7 @@ def retained(commits: list[Commit], rules: Rules, *, now: datetime = NOW) -> set
 
 @pytest.mark.parametrize("created", [FIRST, EPOCH - SECOND, EPOCH, datetime(2101, 1, 1, tzinfo=UTC), LAST])
 @pytest.mark.parametrize("days", [0, 7, 10**12])
-def test_a_head_is_retained_whatever_its_date_and_its_parent_as_long_as_the_rule_says(
-    created: datetime, days: int
-) -> None:
+def test_a_head_is_always_retained_and_its_parent_as_long_as_the_rule_says(created: datetime, days: int) -> None:
     """A commit retains its parent for `days` after its own date, which may lie in the future."""
     commits = [Commit("parent", (), FIRST, "m1"), Commit("head", ("parent",), created, "m2")]
     parent_is_retained = created > NOW or days == 10**12
@@ -138,7 +136,7 @@ def test_a_head_is_retained_whatever_its_date_and_its_parent_as_long_as_the_rule
     assert retained(commits, Rules(days)) == ({"parent", "head"} if parent_is_retained else {"head"})
 
 
-def test_a_rule_of_days_counts_days_of_24_hours_across_a_leap_day() -> None:
+def test_the_days_of_a_rule_have_24_hours_even_across_a_leap_day() -> None:
     """From February 28, 2028, a day ends on the 29th, and two days on March 1."""
     child = datetime(2028, 2, 28, 12, tzinfo=UTC)
     commits = [Commit("parent", (), child - DAY, "m1"), Commit("head", ("parent",), child, "m2")]
@@ -160,7 +158,8 @@ def every_minute(start: datetime, hours: int) -> Iterator[datetime]:
 def test_a_repository_is_due_once_on_a_day_on_which_clocks_change(
     day: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Crons are in UTC, so that no night has an hour twice, or lacks one, whatever time zone a tick is given in."""
+    """Cron schedules are in UTC, so that no night has an hour twice, or lacks one, whatever time zone a tick is given
+    in."""
     monkeypatch.setenv("LAKEGC_MARK_CRON", "30 1 * * *")
     minutes = [
         minute for minute in every_minute(day, 4) if is_due("lake", minute.astimezone(ZoneInfo("Europe/Berlin")))

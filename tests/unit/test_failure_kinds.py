@@ -81,7 +81,7 @@ def wrapped(error: BaseException) -> BaseException:
     ],
 )  # fmt: skip
 def test_the_message_of_a_failure_says_what_to_do(error: BaseException, kind: FailureKind, words: str) -> None:
-    """A machine that lacks space, memory or open files is no bug in lakegc."""
+    """A machine that lacks space, memory or file descriptors is no bug in lakegc."""
     assert kind_of(error) is kind
     assert words in message_of(error)
 
@@ -104,12 +104,12 @@ def test_the_message_of_a_failure_says_what_to_do(error: BaseException, kind: Fa
         (": org.apache.spark.SparkException: Exception thrown in awaitResult: ", "or Spark's Java process was lost"),
     ],
 )
-def test_the_reason_of_a_failed_spark_task_says_what_the_machine_lacks(reported: str, words: str) -> None:
+def test_the_reason_of_a_failed_spark_task_names_the_cause(reported: str, words: str) -> None:
     assert words in failure_reason(f"Job aborted due to stage failure\n{reported}")
 
 
-def test_a_killed_java_process_of_spark_is_named_and_is_no_bug() -> None:
-    """py4j's connection is then refused, wherever the driver calls Spark next."""
+def test_a_killed_spark_java_process_is_reported_as_a_temporary_failure() -> None:
+    """py4j's connection is then refused at the driver's next call of Spark."""
     gateway = JavaGateway(gateway_parameters=GatewayParameters(port=free_port()))
 
     with pytest.raises((Py4JNetworkError, OSError)) as raised:
@@ -122,7 +122,7 @@ def test_a_killed_java_process_of_spark_is_named_and_is_no_bug() -> None:
     assert str(in_an_action.value) == JAVA_ENDED
 
 
-def test_each_code_with_which_a_delete_is_retried_has_the_advice_to_try_again() -> None:
+def test_the_advice_for_each_code_with_which_deletes_are_retried_is_to_try_again() -> None:
     """A code is in only one of the lists, so that its advice is clear."""
     azure = pytest.importorskip("spark_resources.stores.azure.client")
     gcs = pytest.importorskip("spark_resources.stores.gcs.client")

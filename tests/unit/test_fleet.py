@@ -1,4 +1,4 @@
-"""What a repository waits for in the overview of all repositories, and its newest problem."""
+"""What each repository in the overview is waiting for, and its latest problem."""
 
 from __future__ import annotations
 
@@ -46,16 +46,18 @@ def seen(mark_id: str = "m1", state: str = "marked", *, is_running: bool = False
         ([seen(format=1)], "a new mark: an earlier version made the newest", "mark lake"),
     ],
 )
-def test_a_repository_waits_for_one_thing_with_one_command(marks: list[SeenMark], waits_for: str, command: str) -> None:
-    """Runs come first, then what was begun or approved, then the newest finished mark."""
+def test_the_overview_shows_one_next_step_with_one_command_for_a_repository(
+    marks: list[SeenMark], waits_for: str, command: str
+) -> None:
+    """Runs come first, then whatever was begun or approved, then the newest finished mark."""
     step = next_step("lake", marks, LIMITS, now=NOW)
 
     assert (step.waits_for, " ".join(step.command)) == (waits_for, command)
     assert step.is_person == (bool(waits_for) and waits_for != "its run to end")
 
 
-def test_a_mark_that_is_too_old_to_be_swept_waits_for_a_new_one() -> None:
-    """Its approval would be refused, so it isn't asked for."""
+def test_a_repository_whose_mark_is_too_old_to_be_swept_waits_for_a_new_mark() -> None:
+    """The overview doesn't ask for its approval, which would be refused."""
     newest = seen()
     assert newest.record.finished is not None
 
@@ -69,7 +71,7 @@ def test_a_mark_that_is_too_old_to_be_swept_waits_for_a_new_one() -> None:
 
 
 def test_a_failed_mark_is_a_problem_until_a_later_one_finishes() -> None:
-    """The reason of the failure is shown, and an interrupted run has no other."""
+    """The overview shows the reason of the failure. An interrupted run has no other reason."""
     failed = SeenMark(replace(seen(**UNFINISHED).record, failure="the store was away"), MarkState.FAILED.value)
     interrupted = seen("m3", INTERRUPTED, **UNFINISHED)
 
@@ -86,6 +88,8 @@ def test_a_failed_mark_is_a_problem_until_a_later_one_finishes() -> None:
         ({"failed": 2, "late": 1}, "1 object became live while sweep m1 deleted them"),
     ],
 )
-def test_the_last_sweep_is_a_problem_if_objects_failed_or_became_live(counts: dict[str, int], problem: str) -> None:
-    """Objects that readers miss are worse than objects that remain."""
+def test_the_last_sweep_is_a_problem_if_deletes_failed_or_deleted_objects_became_live(
+    counts: dict[str, int], problem: str
+) -> None:
+    """Objects that readers miss are worse than objects that could not be deleted."""
     assert newest_problem([seen()], FinishedSweep("m1", NOW, 3, 30, **counts)) == problem

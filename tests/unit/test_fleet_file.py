@@ -62,8 +62,8 @@ def test_variables_override_the_fleet_file_which_overrides_lakectls_settings(tmp
     assert settings.endpoint_url == "http://fleet"
 
 
-def test_lakegc_config_names_another_file(tmp_path: Path) -> None:
-    """A file that doesn't exist is refused: its limits would silently not apply."""
+def test_lakegc_config_names_the_fleet_file(tmp_path: Path) -> None:
+    """A file that doesn't exist is refused, because its limits would silently not apply."""
     (tmp_path / "fleet.toml").write_text('min_age = "5d"')
     settings = load(tmp_path, FLEET, LAKEGC_CONFIG=str(tmp_path / "fleet.toml"))
 
@@ -116,7 +116,7 @@ def test_patterns_that_contradict_each_other_are_refused_for_the_repositories_th
     ],
 )  # fmt: skip
 def test_an_invalid_file_is_refused_as_a_whole(tmp_path: Path, content: str, expected: str) -> None:
-    """Even if another repository's section is at fault: its author may rely on it."""
+    """This holds even if the fault is in another repository's section: its author may rely on it."""
     with pytest.raises(WrongUsage, match=expected) as raised:
         load(tmp_path, content, "lake-main")
     assert "abc" not in str(raised.value)
@@ -139,7 +139,7 @@ def test_a_file_that_is_not_readable_text_is_refused(tmp_path: Path) -> None:
     "pattern", ["", "lake-a,lake-b", "Lake-*", " lake-a", "lake-[ab", "lake-[b-a]", "lake_a", "-lake", "lake-\u0430"]
 )
 def test_a_section_that_can_match_no_repository_is_refused(tmp_path: Path, pattern: str) -> None:
-    """Its holds and limits would silently apply to none."""
+    """Its holds and limits would silently apply to no repository."""
     with pytest.raises(WrongUsage, match="matches no repository: expected an id, or a shell pattern"):
         load(tmp_path, f'[repositories."{pattern}"]\nmin_age = "2d"')
 
@@ -163,8 +163,8 @@ def test_ordinary_addresses_and_spark_settings_are_not_mistaken_for_secrets(tmp_
 
 
 @pytest.mark.parametrize("kind", ["link without target", "link to itself", "folder"])
-def test_a_fleet_file_that_is_not_a_file_is_refused(tmp_path: Path, kind: str) -> None:
-    """Such as a link into a folder that isn't mounted: its holds and limits would silently not apply."""
+def test_a_fleet_file_that_is_not_a_regular_file_is_refused(tmp_path: Path, kind: str) -> None:
+    """An example is a link into a folder that isn't mounted: its holds and limits would silently not apply."""
     path = tmp_path / "lakegc.toml"
     if kind == "folder":
         path.mkdir()

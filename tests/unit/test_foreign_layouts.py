@@ -1,4 +1,4 @@
-"""The layouts of the reference collector's marks: what lakegc writes for it, and which of its own marks lakegc finds
+"""The layouts of the reference collector's marks: what lakegc writes for it, and which of its marks lakegc finds
 (formats §5)."""
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def test_each_line_of_the_text_file_is_one_key_byte_for_byte() -> None:
     ],
 )
 def test_a_key_that_rclone_would_misread_is_left_out_of_the_text_file(address: str) -> None:
-    """Such a key has a line break, begins or ends with a blank (including Unicode's), or looks like a comment."""
+    """Such a key has a line break, begins or ends with white space (including Unicode's), or looks like a comment."""
     assert as_lines([address]) == (b"", 0)
     assert as_lines(["data/s/first", address, "data/s/last"]) == (b"data/s/first\ndata/s/last\n", 2)
 

@@ -20,7 +20,7 @@ NEWEST = datetime(2026, 11, 21, 3, 20, tzinfo=UTC)  # a Saturday
     ],
 )
 def test_a_mark_is_overdue_after_two_missed_times_of_its_schedule(cron: str, due: datetime) -> None:
-    """One missed time is forgiven: the mark may be running, or its repository was busy."""
+    """One missed time is tolerated: the mark may be running, or its repository was busy."""
     assert mark_is_due_by(NEWEST, cron, None) == due
 
 
@@ -29,7 +29,7 @@ def test_a_configured_age_replaces_the_schedule() -> None:
 
 
 def test_a_sweep_is_due_only_while_objects_are_expired() -> None:
-    """Its time counts from the newest sweep, or from the oldest mark before the first one."""
+    """Its time counts from the newest sweep, or, before the first sweep, from the oldest mark."""
     month = timedelta(days=30)
     oldest_mark = NEWEST - timedelta(days=100)
 

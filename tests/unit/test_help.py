@@ -38,7 +38,7 @@ print(json.dumps(found))
 
 @pytest.fixture(scope="module")
 def helps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The exit code and help of each command, and the slow packages that were imported by then; the key "" is lakegc
+    """The exit code and help of each command, and the slow packages that it has imported; the key "" is lakegc
     itself."""
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path_factory.mktemp("home"))}
     command = [sys.executable, "-c", HELP]
@@ -109,8 +109,8 @@ def test_the_packages_are_marked_as_typed_and_classified() -> None:
     assert about["License-Expression"] == "Apache-2.0"
 
 
-def test_reading_marks_imports_neither_dagster_nor_spark() -> None:
-    """Commands that only read marks, holds and tables start fast."""
+def test_commands_that_only_read_marks_import_neither_dagster_nor_spark() -> None:
+    """Commands that only read marks, holds and tables therefore start fast."""
     code = """
 import sys
 from lakegc_assets.cli import diff as diffs, fsck, holds, mark as marks, review as reviews

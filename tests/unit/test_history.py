@@ -34,7 +34,7 @@ def write_mark(place: Place, mark_id: str, start: datetime = START) -> Mark:
 
 
 def write_report(place: Place, mark_id: str, *, ended: datetime = START, **objects: int) -> None:
-    """The report of a sweep with these outcomes, of ten bytes each."""
+    """The report of a sweep with these outcomes, each object of which has ten bytes."""
     report = Report(
         mark_id=mark_id, repository="lake", digest="", by="ada@here", began=ended, ended=ended,
         approved=sum(objects.values()), objects=objects, sizes={name: 10 * count for name, count in objects.items()},
@@ -43,7 +43,7 @@ def write_report(place: Place, mark_id: str, *, ended: datetime = START, **objec
     place.store().write(report_key(mark_id), report.to_json())
 
 
-def test_a_history_has_the_newest_marks_and_sweeps_and_what_every_sweep_freed() -> None:
+def test_a_history_has_the_newest_marks_and_sweeps_and_the_bytes_freed_by_all_sweeps() -> None:
     """The file stays small, and old sweeps still count."""
     history = History()
     for day in range(MAX_ENTRIES + 10):
@@ -76,8 +76,8 @@ def test_a_sweep_that_is_retried_or_purged_counts_once(place: Place) -> None:
     assert purged.freed == {"m1": Freed(4, 40), "m2": Freed(7, 70)}
 
 
-def test_a_missing_or_damaged_history_is_collected_from_all_records(place: Place) -> None:
-    """Marks and sweeps from before there was a history count, too; nobody has to repair the file."""
+def test_a_missing_or_damaged_history_is_rebuilt_from_all_records(place: Place) -> None:
+    """Marks and sweeps from before there was a history also count. Nobody has to repair the file."""
     for day, mark_id in enumerate(("m1", "m2")):
         write_mark(place, mark_id, START + timedelta(days=day))
         write_report(place, mark_id, ended=START + timedelta(days=day), deleted=3)
@@ -93,8 +93,8 @@ def test_a_missing_or_damaged_history_is_collected_from_all_records(place: Place
     assert history.freed == {"m1": Freed(3, 30), "m2": Freed(3, 30)}
 
 
-def test_a_history_of_a_newer_version_is_left_as_it_is_with_a_warning(place: Place) -> None:
-    """The run goes on: the history is only for people."""
+def test_a_history_of_a_newer_version_is_left_unchanged_with_a_warning(place: Place) -> None:
+    """The run continues, because the history is only for people."""
     written = record_bytes({"marks": [], "sweeps": [], "freed": {}, "format": 2})
     place.store().write(HISTORY_KEY, written)
     warnings: list[str] = []

@@ -1,4 +1,4 @@
-"""The file of holds: its content, its errors with their line numbers, and how it is changed."""
+"""The holds file: its content, its errors with their line numbers, and how it is changed."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def test_a_hold_on_a_branch_applies_to_every_reading_of_the_branches() -> None:
 
 
 def test_tagged_commits_are_those_with_a_tag_that_a_hold_matches() -> None:
-    """With or without history, as requested; holds of other kinds have none."""
+    """Their history is included if the hold says so. Holds of other kinds have no tagged commits."""
     holds = [
         TagHold(id="alone", tags="v*", **WHOSE),
         TagHold(id="all", tags="w*", history="true", **WHOSE),

@@ -29,7 +29,8 @@ ENTITIES = b'<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b SYSTEM "file:///etc
 
 
 def test_entities_in_listings_are_never_expanded() -> None:
-    """Neither internal ones, which can grow without limit, nor files of this machine."""
+    """A listing with a DOCTYPE is refused: internal entities can grow without limit, and external ones can name files
+    of this machine."""
     for name in (b"&a;", b"&b;"):
         azure = (
             ENTITIES + b"<EnumerationResults><Blobs><Blob><Name>" + name + b"</Name></Blob></Blobs>"
@@ -41,13 +42,13 @@ def test_entities_in_listings_are_never_expanded() -> None:
             s3_listing(ENTITIES + b"<ListBucketResult><Contents><Key>" + name + b"</Key></Contents></ListBucketResult>")
 
 
-def test_json_that_is_nested_deeply_is_an_invalid_response() -> None:
+def test_deeply_nested_json_is_an_invalid_response() -> None:
     with pytest.raises(Unavailable, match="nested too deeply"):
         google_listing(NESTED)
     assert parse_error_body(403, NESTED) == ("403", "")
 
 
-def test_a_manifest_that_is_nested_deeply_is_an_invalid_inventory(tmp_path: Path) -> None:
+def test_a_deeply_nested_manifest_is_an_invalid_inventory(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_bytes(NESTED)
     (tmp_path / "manifest.checksum").write_text(hashlib.md5(NESTED).hexdigest())
     with pytest.raises(DamagedData, match="not a valid S3 Inventory manifest"):
@@ -65,7 +66,7 @@ def test_a_manifest_that_is_nested_deeply_is_an_invalid_inventory(tmp_path: Path
         "spark.hadoop.google.cloud.credential",
     ],
 )
-def test_spark_hides_settings_with_secrets_in_its_ui_which_is_off(name: str) -> None:
+def test_spark_hides_settings_with_secrets_and_its_ui_is_off(name: str) -> None:
     """Somebody may turn the UI or the event log on; Spark's own pattern misses account keys."""
     settings = common_settings()
 
@@ -82,7 +83,7 @@ def test_a_line_break_at_the_end_of_an_id_is_refused(key: str) -> None:
 
 
 def test_metadata_that_would_end_the_line_of_a_header_is_not_sent() -> None:
-    """Other stores hold metadata that no header can carry: a backup records it in its list instead."""
+    """Other stores may have metadata that no header can carry. A backup records it in its list instead."""
     names = re.compile(r"[a-z]+\Z")
 
     assert header_metadata({"a": "x", "b": "x\n", "c\n": "x", "d": "x\r\ny: z"}, names) == {"a": "x"}
@@ -99,7 +100,7 @@ def test_metadata_that_would_end_the_line_of_a_header_is_not_sent() -> None:
     ],
 )
 def test_a_token_is_never_sent_to_another_machine_without_encryption(uri: str, settings: dict[str, str]) -> None:
-    """Anyone who can read the network could use it. Emulators on this machine work without."""
+    """Anyone who can read the network's traffic could use it. Emulators on this machine work without encryption."""
     with pytest.raises(WrongUsage, match=r"would be sent unencrypted to .*example\.com") as refused:
         open_store(Namespace.parse(uri), StoreSettings.model_validate(settings))
     assert "hush" not in str(refused.value)
@@ -107,7 +108,7 @@ def test_a_token_is_never_sent_to_another_machine_without_encryption(uri: str, s
     assert open_store(Namespace.parse(uri), StoreSettings.model_validate(here))
 
 
-def test_sandbox_and_ui_listen_on_loopback_by_default(tmp_path: Path) -> None:
+def test_the_sandbox_and_the_ui_listen_on_loopback_by_default(tmp_path: Path) -> None:
     """Anyone who reaches the UI can approve marks; the sandbox's credentials are in its documentation."""
     with Sandbox(tmp_path) as sandbox:
         assert sandbox.endpoint_url.startswith("http://127.0.0.1:")

@@ -123,7 +123,8 @@ def test_a_full_mark_is_due_after_enough_incremental_marks_even_if_each_names_th
 
 
 def test_only_a_full_listing_of_all_objects_counts_as_a_full_mark() -> None:
-    """Marks of another scope and by an inventory find no late uploads, so a full mark stays due after them."""
+    """Marks of a different scope and marks by an inventory find no late uploads, so a full mark stays due after
+    them."""
     others = [record("m3", 7, scope=Scope.UNCOMMITTED), record("m4", 6, inventory={"where": "s3://i"})]
     earlier = [record("m1", 9), chained("m2", 8, "m1"), *others]
     assert basis_of(new(), earlier, since="m2", every=3)["full_in"] == 0
@@ -162,7 +163,7 @@ def test_an_incremental_mark_says_what_only_a_full_one_finds_and_when_one_is_due
         ({}, {"steps": {"expired_set": StepRecord(NOW, NOW, facts={"unexplained": "x"})}}, "records no reasons for"),
     ],
 )
-def test_a_mark_is_full_if_an_incremental_one_might_differ(mine: Any, of_base: Any, why: str) -> None:
+def test_a_mark_is_full_if_an_incremental_one_might_have_a_different_result(mine: Any, of_base: Any, why: str) -> None:
     """The mark records the reason, even if a base was named."""
     for since in ("", "old"):
         basis = basis_of(new(**mine), [record("old", 9, **of_base)], since=since, every=9)

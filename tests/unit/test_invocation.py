@@ -61,8 +61,8 @@ def test_arguments_of_a_command_are_quoted_for_the_shell() -> None:
 def test_commands_in_an_error_message_begin_as_lakegc_was_called(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An error of a sweep can't know how lakegc was invoked, so its commands are rewritten when it is printed. Correct
-    commands, paths and other words stay unchanged."""
+    """An error in a sweep can't know how lakegc was invoked, so its commands are rewritten when it is printed. Commands
+    that are already correct, paths and other words stay unchanged."""
     monkeypatch.setattr(invocation, "_invocation", lambda: "uv run lakegc")
     texts = {
         "Back it up first: lakegc backup lake m1 /b": "Back it up first: uv run lakegc backup lake m1 /b",

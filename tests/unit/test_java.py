@@ -1,4 +1,5 @@
-"""Java is found the way Spark finds it, its version is checked, and an unsuitable Java is refused with advice."""
+"""Java is found in the same way as Spark finds it, its version is checked, and an unsuitable version is refused with
+advice."""
 
 from __future__ import annotations
 

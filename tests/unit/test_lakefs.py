@@ -95,7 +95,7 @@ def test_a_repeated_offset_is_an_error(script: Script, lake: LakeFS) -> None:
 
 
 def test_a_next_offset_equal_to_the_requested_one_is_an_error(script: Script, lake: LakeFS) -> None:
-    """The same page would be read for ever."""
+    """If it weren't, the same page would be read forever."""
     script.on("GET lake/tags", page([ref("a")], "a"), page([ref("b")], "a"))
 
     with pytest.raises(DamagedData, match="no offset for the next one"):

@@ -188,7 +188,7 @@ def test_a_lease_that_was_not_renewed_is_taken_over_once_it_expires(lake: Lake) 
 
 
 def test_no_work_begins_if_the_lease_may_expire_during_a_request(lake: Lake) -> None:
-    """The remaining time must be at least the time that a request may take."""
+    """The remaining time must be at least as long as a request may take."""
     lease = lake.take("ann")
 
     lake.clock.seconds += LEASE_TIME.total_seconds() - 30
@@ -220,7 +220,7 @@ def test_a_renewed_lease_lasts_for_the_full_lease_time(lake: Lake) -> None:
 
 
 def test_the_lease_time_counts_from_before_the_request(tmp_path: Path) -> None:
-    """Even if the store is slow, the process never believes in a lease that has already ended in the store."""
+    """Even if the store is slow, the process never relies on a lease that has already expired in the store."""
     with ExitStack() as stack:
         lake = Lake(tmp_path, stack)
         readings = iter([1000.0, *[1007.0] * 1000])
@@ -253,7 +253,7 @@ def test_a_lease_that_another_run_took_over_cannot_be_renewed_or_used(lake: Lake
 
 
 def test_a_deleted_lease_cannot_be_renewed(lake: Lake) -> None:
-    """Another run may have taken and released one meanwhile."""
+    """In the meantime, another run may have taken and released one."""
     lease = lake.take("ann")
     lake.store.delete_many([LEASE_KEY])
 
@@ -298,7 +298,7 @@ def test_a_lease_is_released_even_if_the_response_to_its_renewal_was_lost(lake: 
 
 
 def test_releasing_is_silent_if_the_store_is_unreachable(lake: Lake, tmp_path: Path) -> None:
-    """An error would hide the error of the work. The lease ends by itself."""
+    """An error would hide the error of the work. The lease expires by itself."""
     lease = lake.take("ann")
     (tmp_path / "lake").rename(tmp_path / "away")
 

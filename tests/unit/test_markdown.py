@@ -54,7 +54,7 @@ def test_a_plot_without_columns_or_heights_is_empty() -> None:
     assert "d='M0,64V64h24V64h24V64z'" in unquote(column_plot("none", [0.0, 0.0]))
 
 
-def test_names_are_literal() -> None:
+def test_names_in_markdown_are_escaped() -> None:
     assert as_text("a|b*_[x](y)<z>\n") == r"a\|b\*\_\[x\]\(y\)\<z\>\\n"
 
 
@@ -83,6 +83,6 @@ def test_links_work_from_pages_of_assets_and_runs_at_any_address(page: str, root
     assert urljoin(page, target) == root + path
 
 
-def test_text_is_behind_a_click_however_short_it_is() -> None:
+def test_even_short_text_can_be_put_behind_a_click() -> None:
     assert len(behind_a_click("a").value or "") > MAX_INLINE
     assert len(inline("a").value or "") == 1

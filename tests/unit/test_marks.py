@@ -254,7 +254,7 @@ def test_only_folders_with_a_record_are_marks(place: Place) -> None:
 
 
 def test_listing_the_marks_of_a_namespace_that_has_none_is_not_an_error(place: Place) -> None:
-    """A namespace in which no mark was ever made is no error."""
+    """A namespace in which no mark has ever been made has an empty list."""
     assert list(marks(place)) == []
 
 
@@ -495,7 +495,7 @@ def test_a_different_set_has_a_different_digest(what: str) -> None:
     assert digest_of(record()) != digest_of(record(**OTHER_SETS[what]))
 
 
-def test_no_two_different_sets_share_a_digest() -> None:
+def test_sets_that_differ_in_any_one_value_have_different_digests() -> None:
     assert len({digest_of(record(**changes)) for changes in OTHER_SETS.values()}) == len(OTHER_SETS)
 
 
@@ -532,7 +532,7 @@ def test_a_namespace_belongs_to_the_repository_that_claimed_it_first(place: Plac
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"null", b"{}", b"\xff", b'{"repository": "lake"}'])
-def test_every_claim_is_refused_if_the_owner_file_is_unreadable(place: Place, data: bytes) -> None:
+def test_no_repository_can_claim_a_namespace_whose_owner_file_is_unreadable(place: Place, data: bytes) -> None:
     """The owner may be another repository. Its file is left unchanged."""
     place.store().write(OWNER_KEY, data)
 

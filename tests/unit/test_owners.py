@@ -19,8 +19,8 @@ FILE = 'owners = ["data-platform", "ada@example.org"]\n[repositories.lake]\nowne
         (" on call , ada@example.org,", ["team:on call", "ada@example.org"]),
     ],
 )
-def test_owners_of_all_repositories_own_the_assets(tmp_path: Path, variable: str, owners: list[str]) -> None:
-    """The variable precedes the fleet file, and Dagster accepts the result."""
+def test_the_owners_of_all_repositories_own_the_assets(tmp_path: Path, variable: str, owners: list[str]) -> None:
+    """The variable takes precedence over the fleet file, and Dagster accepts the result."""
     file = tmp_path / "lakegc.toml"
     file.write_text(FILE)
 

@@ -1,4 +1,4 @@
-"""How rows are distributed over tasks, and how unwanted rows are dropped. No wanted row may be lost."""
+"""How rows are distributed over tasks, and how unwanted rows are dropped. No wanted row must be lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Which paths are probed on branches: each that may serve a candidate. Candidates whose probes aren't sent are kept."""
+"""Which paths are probed on branches: each one at which a branch may serve a candidate. Candidates whose probes aren't
+sent are kept."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def polled(results: Iterator[str | None], **more: Any) -> tuple[str | None, list
     return result, clock.waits
 
 
-def test_an_immediate_result_is_returned_without_waiting() -> None:
+def test_a_result_that_is_ready_is_returned_without_waiting() -> None:
     assert polled(iter(["done"]), timeout_s=0, first_wait_s=1) == ("done", [])
 
 
@@ -37,7 +37,7 @@ def test_the_wait_doubles_up_to_its_maximum() -> None:
 
 
 def test_the_last_poll_comes_at_the_timeout() -> None:
-    """The wait is never longer than the timeout, and a result that is there by then is found."""
+    """The wait never exceeds the timeout, and a result that is ready by then is found."""
     assert polled(iter([None, None, "done"]), timeout_s=1.5, first_wait_s=1) == ("done", [1, 0.5])
     assert polled(iter([None, None, None]), timeout_s=1.5, first_wait_s=1) == (None, [1, 0.5])
 
@@ -47,7 +47,7 @@ def test_an_error_in_a_poll_ends_the_wait() -> None:
         polled(iter([None]), timeout_s=5, first_wait_s=1)
 
 
-def test_the_caller_is_told_after_each_wait_how_long_it_has_waited() -> None:
+def test_the_caller_learns_after_each_wait_how_long_it_has_waited() -> None:
     waits: list[float] = []
     polled(iter([None, None, "done"]), timeout_s=9, first_wait_s=2, on_wait=waits.append)
 

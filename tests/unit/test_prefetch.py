@@ -1,4 +1,4 @@
-"""Items are fetched ahead of their use: in order, as many as fit, and with their errors at their turn."""
+"""Items are fetched before they are used: in order, as many as fit, and with their errors at their turn."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WAIT_S = 20
 
 
 class Source:
-    """Counts how many items are asked for."""
+    """Counts how many items are requested."""
 
     def __init__(self) -> None:
         self.asked, self._lock = 0, threading.Lock()
@@ -56,7 +56,7 @@ def test_an_unexpectedly_large_item_reduces_how_many_are_fetched_ahead() -> None
 
 
 def test_requests_are_sent_concurrently() -> None:
-    """Each waits for the others, so that one after the other would never end."""
+    """Each request waits for the others, so that sequential requests would never end."""
     together = threading.Barrier(8, timeout=WAIT_S)
     assert list(fetch_in_parallel(range(8), lambda _: together.wait() >= 0)) == [True] * 8
 

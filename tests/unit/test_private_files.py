@@ -32,7 +32,7 @@ def open_mask() -> Iterator[None]:
 
 
 def test_private_files_and_folders_are_accessible_only_to_this_user(tmp_path: Path) -> None:
-    """A file or folder that an earlier version left open to others is closed."""
+    """A file or folder that an earlier version left open to others is made private."""
     (tmp_path / "there").mkdir(mode=0o777)
     (tmp_path / "file").write_text("from before, ")
     for folder in ("there", "new"):
@@ -71,8 +71,8 @@ def test_another_users_file_or_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_class_archive_that_others_could_write_to_is_not_loaded(tmp_path: Path) -> None:
-    """The JVM runs the classes in the archive. An archive that a JVM left open to others is closed before it gets its
-    name."""
+    """The JVM runs the classes in the archive. An archive that a JVM left open to others is made private before it gets
+    its name."""
     java, spark, cache = tmp_path / "java", tmp_path / "spark", tmp_path / "cache" / "lakegc"
     java.write_bytes(b"java")
     spark.mkdir()

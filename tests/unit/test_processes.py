@@ -74,7 +74,7 @@ def test_a_process_that_is_hidden_from_this_user_is_not_known_to_be_dead(mine: P
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_that_ends_the_process_lets_it_clean_up(number: signal.Signals) -> None:
+def test_a_process_that_is_ended_by_a_signal_cleans_up(number: signal.Signals) -> None:
     """A closed terminal and a stop by a service manager have the same effect as Ctrl-C."""
     script = (
         "import signal, time\n"

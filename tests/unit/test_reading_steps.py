@@ -42,7 +42,7 @@ def days_ago(days: int) -> datetime:
 
 
 def no_spark() -> Any:
-    """Only the number of cores of a Spark session: anything else would start a JVM."""
+    """Only the number of cores of a Spark session: using anything else would start a JVM."""
     return SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
 
 
@@ -80,7 +80,7 @@ def begun(
 
 
 def acting_at(words: str, act: Callable[[], object]) -> Callable[[str], None]:
-    """Acts at the message with these words."""
+    """Call this function at the message with these words."""
     return lambda message: (act(), None)[1] if words in message else None
 
 
@@ -233,10 +233,10 @@ def test_rules_that_change_while_commits_are_read_stop_the_mark(
     assert "retained_commits" not in run.mark.record.steps
 
 
-def test_rules_that_were_changed_before_commits_are_read_stop_the_mark(
+def test_rules_that_changed_before_commits_are_read_stop_the_mark(
     sandbox: Sandbox, lake: SandboxRepository, history: dict[str, Commit]
 ) -> None:
-    """Nothing is requested of the server then."""
+    """Nothing is then requested from the server."""
     messages: list[str] = []
     run = begun(sandbox, before="retained_commits", on_message=messages.append)
     set_rules(lake, Rules(8))
@@ -294,7 +294,7 @@ def test_every_range_counts_as_live_if_the_commits_to_expire_are_unknown(
 
 
 def without_dump(run: MarkRun) -> MarkRun:
-    """Whose credentials may not dump references."""
+    """A run whose credentials don't allow a dump of references."""
     lakefs = LakeFS(run.lakefs.settings)
     lakefs.dump_refs = lambda repository: None  # type: ignore[method-assign]
     return replace(run, lakefs=lakefs)

@@ -99,7 +99,7 @@ def test_a_file_that_is_not_a_json_record_is_refused(name: str, data: bytes) -> 
 @pytest.mark.parametrize("name", RECORDS)
 def test_the_error_names_each_missing_field(name: str) -> None:
     """Defaults apply only to records created in code. When a record is read, only fields that earlier versions didn't
-    write may be missing. Only with its state is the format of a retired mark known."""
+    write may be missing. A retired mark needs its state, because its format is known only from that."""
     kind, plain = type(RECORDS[name]), json.loads(recorded(name))
     for field in plain.keys() - kind.optional_fields - ({"state"} if name == "mark_retired" else set()):
         rest = {key: value for key, value in plain.items() if key != field}
@@ -114,7 +114,7 @@ def test_the_error_names_only_the_first_few_problems() -> None:
 
 @pytest.mark.parametrize(("name", "number"), [("mark", 3), ("lease", 2), ("backup", 2)])
 def test_a_record_of_a_newer_format_is_reported_as_newer_and_not_as_damaged(name: str, number: int) -> None:
-    """The error advises to update lakegc."""
+    """The error tells the user to update lakegc."""
     for data in (altered(name, "format", to=number), record_bytes({"format": number, "new": []})):
         with pytest.raises(UnknownFormat, match=rf"WHERE/KEY is of format {number}.*Update lakegc"):
             type(RECORDS[name]).from_json(data, "WHERE/KEY")

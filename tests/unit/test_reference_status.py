@@ -270,7 +270,7 @@ def persist() -> Iterator[Persisted]:
 
 
 def written(place: Place, name: str, table: pa.Table, files: int) -> Dataset:
-    """A dataset of as many files, some maybe without a row."""
+    """A dataset with this many files, some of which may have no rows."""
     step = -(-len(table) // files)
     parts = [
         write_file(place, f"{name}/", f"part-{at}.parquet", parquet_bytes(part), len(part))
@@ -294,7 +294,7 @@ def count_by_address(grouped: GroupedRows, report: TaskReport) -> pa.Table:
 
 @pytest.fixture
 def inputs(place: Place) -> list[Input]:
-    """One input of two datasets, and one of a single dataset with unusual addresses."""
+    """One input with two datasets, and one with a single dataset of unusual addresses."""
     draw = random.Random(1)
     stored, live = listed(draw, 900), addresses(draw, 500)
     live = pa.concat_tables([live, pa.table([pa.array(["", "data/\n\x00", "data/s1/\U0001f600"])], schema=ADDRESSES)])
@@ -382,7 +382,7 @@ def test_co_grouping_inputs_without_files_returns_no_rows(
 def test_a_changed_file_stops_the_co_grouping(
     spark: SparkSession, place: Place, inputs: list[Input], persist: Persisted
 ) -> None:
-    """A file that was replaced since it was written is an error. Its rows are never silently left out."""
+    """A file that was replaced after it was written is an error. Its rows are never silently left out."""
     place.store().write("c/part-1.parquet", b"something else")
 
     with pytest.raises(DamagedData, match=r"part-1\.parquet"):

@@ -1,4 +1,4 @@
-"""The settings decide how many requests a task sends concurrently: for pages, tables and path probes."""
+"""The settings limit how many requests a task sends concurrently, for pages, tables and path probes."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def crowd() -> Iterator[Crowd]:
             thread.join()
 
 
-def test_a_task_requests_as_many_pages_at_once_as_the_setting_allows() -> None:
+def test_a_task_requests_as_many_pages_concurrently_as_the_setting_allows() -> None:
     """LAKEGC_LISTING_REQUESTS limits how many pages a task requests from a store concurrently."""
     with crowd() as server:
         place = server.place(LISTING_REQUESTS=str(AT_ONCE))
@@ -113,7 +113,7 @@ def test_a_task_requests_as_many_pages_at_once_as_the_setting_allows() -> None:
     assert server.most == AT_ONCE
 
 
-def test_a_task_fetches_as_many_tables_at_once_as_the_setting_allows() -> None:
+def test_a_task_fetches_as_many_tables_concurrently_as_the_setting_allows() -> None:
     """LAKEGC_READING_REQUESTS limits how many tables a task fetches ahead."""
     with crowd() as server:
         place = server.place(READING_REQUESTS=str(AT_ONCE))
@@ -125,7 +125,7 @@ def test_a_task_fetches_as_many_tables_at_once_as_the_setting_allows() -> None:
     assert server.most == AT_ONCE
 
 
-def test_a_task_sends_as_many_path_probes_at_once_as_the_setting_allows() -> None:
+def test_a_task_sends_as_many_path_probes_concurrently_as_the_setting_allows() -> None:
     """LAKEGC_PROBE_REQUESTS limits how many path probes a task sends to the lakeFS server concurrently."""
     with crowd() as server:
         lakefs = LakeFS(*LakeFSSettings.of(server.settings(PROBE_REQUESTS=str(AT_ONCE))))

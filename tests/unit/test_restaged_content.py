@@ -130,7 +130,7 @@ def test_an_empty_page_that_announces_more_does_not_mean_absence() -> None:
 
 
 @pytest.mark.parametrize(("paths", "requests"), [(3, 3), (4, 1), (900, 1), (1500, 2)])
-def test_many_neighbouring_paths_are_probed_by_page_and_a_few_one_by_one(paths: int, requests: int) -> None:
+def test_many_neighboring_paths_are_probed_by_page_and_a_few_one_by_one(paths: int, requests: int) -> None:
     """A page begins right before the first path, wherever that is on the branch."""
     there = {f"p{number:05}": address(number) for number in range(5000)}
     server, requested = Branches({"main": there}), list(there)[3000 : 3000 + paths]
@@ -196,7 +196,7 @@ def test_a_branch_that_is_listed_but_not_found_is_unclear() -> None:
 
 @pytest.mark.parametrize("is_listed", [True, False])
 def test_a_repository_deleted_while_it_is_probed_serves_nothing_if_a_listing_confirms_it(is_listed: bool) -> None:
-    """Otherwise it is unclear."""
+    """Without that confirmation, the result is unclear."""
     server = Branches({"a": {"p": address(1)}}, exists=False, lists_repository=is_listed)
 
     results = probe_results(server, [*rows("a", ["p"]), *rows("b", ["p"]), *rows("c", ["p"])])
@@ -222,7 +222,7 @@ def test_a_branch_recreated_while_it_is_probed_is_probed_again() -> None:
 
 
 def test_a_branch_that_is_deleted_again_while_it_is_probed_serves_nothing() -> None:
-    """It is still listed at first, and not any more when the second probe doesn't find it either."""
+    """It is still listed at first, but no longer when the second probe doesn't find it either."""
 
     class DeletedAgain(Branches):
         def branches(self, repository: str) -> dict[str, str]:
@@ -245,7 +245,7 @@ def test_a_path_without_a_result_is_unclear() -> None:
 
 def test_a_second_listing_that_fails_leaves_the_branch_unclear() -> None:
     """It is unknown whether the branch was deleted, so any object that it may serve is kept. The repository's other
-    branches aren't tried any more."""
+    branches are no longer tried."""
 
     class Unlisted(Branches):
         def branches(self, repository: str) -> dict[str, str]:
@@ -415,7 +415,7 @@ def test_a_listing_that_makes_no_progress_at_inexact_paths_stops_the_mark() -> N
         list(addresses_at_inexact_paths(server.as_lakefs(), "lake", "main", ["a\ufffd"]))
 
 
-def test_an_entry_at_a_path_that_is_not_utf8_is_unclear_and_its_neighbours_are_probed() -> None:
+def test_an_entry_at_a_path_that_is_not_utf8_is_unclear_and_its_neighbors_are_probed() -> None:
     """The path can't be requested, so its candidates are kept. The mark still succeeds."""
     server = Branches({"main": {"p": address(1)}})
     rows_of_main: list[dict[str, Any]] = [{**rows("main", ["x"], size=4)[0], "path": None}, *rows("main", ["p"])]

@@ -1,4 +1,4 @@
-"""When a failed sweep may be started again without a person."""
+"""When a failed sweep may be restarted without a person."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FINISHED = START + timedelta(minutes=9)
 
 
 def approved(**changes: Any) -> tuple[MarkRecord, Approval]:
-    """A mark with its approval, which ends after ten days."""
+    """A mark with its approval, which expires after ten days."""
     record = finished_record()
     fields = {"until": FINISHED + timedelta(days=10), **changes}
     approval = Approval("m1", None, str(record.digest), "Ada", "a test", FINISHED, **fields)
@@ -41,13 +41,13 @@ def test_only_unfinished_sweeps_are_resumed(state: MarkState) -> None:
 
 
 def test_a_sweep_is_resumed_until_its_mark_is_too_old() -> None:
-    """The limit itself is still allowed, as it is for an approval."""
+    """As for an approval, an age of exactly the limit is still allowed."""
     record, approval = approved()
     assert why(record, approval, now=FINISHED + WEEK) == ""
     assert "too old" in why(record, approval, now=FINISHED + WEEK + timedelta(seconds=1))
 
 
-def test_an_approval_that_released_the_brake_of_age_counts_until_it_ends() -> None:
+def test_if_an_approval_released_the_age_brake_a_sweep_is_resumed_until_it_expires() -> None:
     record, approval = approved(released={"age": "it is fine"})
     end = approval.until
     assert why(record, approval, now=end - timedelta(seconds=1)) == ""
@@ -60,7 +60,7 @@ def test_a_mark_from_an_inventory_ages_from_the_time_of_the_inventory() -> None:
     assert "too old" in why(older, approval, now=FINISHED + WEEK)
 
 
-def test_another_approval_or_set_is_never_swept() -> None:
+def test_a_sweep_with_a_missing_or_different_approval_or_set_is_never_resumed() -> None:
     record, approval = approved()
     for altered in (None, replace(approval, who="Eve"), replace(approval, digest="0" * 64)):
         assert "missing, or was altered" in why(record, altered, now=FINISHED)

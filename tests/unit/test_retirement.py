@@ -1,4 +1,4 @@
-"""Which marks may be retired, and which quarantines purged: every reason to keep one has a case."""
+"""Which marks may be retired, and which quarantines purged. There is a case for every reason to keep one."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DATASET: Any = {"sha256": "0" * 64, "rows": 0, "bytes": 0}
 
 
 def mark(day: int, mark_id: str = "", **changes: Any) -> MarkRecord:
-    """A mark that was finished on this day after START, and that an incremental one can be based on."""
+    """A mark that was finished this many days after START, and that an incremental mark can use as its base."""
     start = START + day * DAY
     steps = {"expired_set": StepRecord(start, start, 1, {"": DATASET, "not_retained": DATASET}, {})}
     kept = {"repository_created": REPOSITORY.created, "steps": steps, **changes}
@@ -122,7 +122,7 @@ def test_an_old_mark_that_nothing_needs_is_retired(record: MarkRecord) -> None:
     ],
     ids=lambda case: case if isinstance(case, str) else "",
 )  # fmt: skip
-def test_a_mark_is_kept_for_its_own_sake(kept: MarkStatus, why: str) -> None:
+def test_a_mark_is_kept_for_a_reason_of_its_own(kept: MarkStatus, why: str) -> None:
     found = decided(kept)[kept.mark_id]
 
     assert found.action is Action.KEEP
@@ -130,8 +130,8 @@ def test_a_mark_is_kept_for_its_own_sake(kept: MarkStatus, why: str) -> None:
 
 
 def test_the_newest_marks_are_kept_whatever_their_age() -> None:
-    """They are the newest finished mark, the newest of each scope, the newest that can be a base, and the mark that the
-    newest one is compared with."""
+    """These are the newest finished mark, the newest of each scope, the newest that can be a base, and the mark with
+    which the newest one is compared."""
     before, base = mark(1), mark(5, previous={"mark_id": "day001", "counts": {}, "unreadable": []})
     committed = mark(3, scope=Scope.COMMITTED)
     newest = mark(7, inventory={"where": "s3://inventory"}, previous={"mark_id": "day005", "counts": {}})
@@ -155,8 +155,8 @@ def test_the_newest_marks_are_kept_whatever_their_age() -> None:
     ],
     ids=["altered", "of another repository", "in the future", "earlier format"],
 )
-def test_a_later_mark_that_may_not_be_used_does_not_replace_the_newest_one(newer: MarkRecord) -> None:
-    """Otherwise anyone could have the newest marks retired by adding one."""
+def test_a_later_mark_that_must_not_be_used_does_not_replace_the_newest_one(newer: MarkRecord) -> None:
+    """If it did, anyone could have the newest marks retired by adding one."""
     old = [status(mark(1)), status(mark(3)), status(newer)]
     found = {one.mark_id: one.action for one in retirements(old, REPOSITORY, RETIRE_AFTER, now=NOW)}
 
@@ -164,8 +164,8 @@ def test_a_later_mark_that_may_not_be_used_does_not_replace_the_newest_one(newer
 
 
 def test_the_chain_of_a_kept_incremental_mark_is_kept() -> None:
-    """Even if it is based on marks that are much older, and whatever it is kept for. Other marks of that age aren't
-    kept, nor is the chain of a mark that is retired itself."""
+    """This holds even if the marks of the chain are much older, and whatever the reason is to keep the mark. Other
+    marks of that age aren't kept, nor is the chain of a mark that is itself retired."""
     full, other = mark(1), mark(2)
     first = incremental(3, full)
     second = incremental(4, first, full, state=MarkState.SWEPT_WITH_FAILURES)
@@ -180,7 +180,7 @@ def test_the_chain_of_a_kept_incremental_mark_is_kept() -> None:
 
 
 def test_the_chain_of_an_unfinished_mark_is_kept() -> None:
-    """Also of a full one, which compares itself with what incremental marks would have found."""
+    """So is that of an unfinished full mark, which compares itself with what incremental marks would have found."""
     full, other = mark(1), mark(2)
     chains = [{**FULL_MARK, "incremental": kind, "chain": [base.mark_id], "digests": ["0"]}
               for kind, base in ((True, full), (False, other))]  # fmt: skip
@@ -194,7 +194,7 @@ def test_the_chain_of_an_unfinished_mark_is_kept() -> None:
 
 
 def test_all_possible_bases_are_kept_while_a_newer_version_uses_the_namespace() -> None:
-    """Its record can't be read, so nobody knows what it is based on."""
+    """Its record can't be read, so its base is unknown."""
     newer = MarkStatus("newer", None, unusable="its record can't be used: format 9", is_newer_format=True)
     no_base = mark(11, inventory={"where": "s3://inventory"})
     found = decided(status(OLD), status(no_base), newer)
@@ -224,7 +224,7 @@ def test_a_mark_is_kept_if_objects_were_restored_since_the_base_of_an_unfinished
 
 @pytest.mark.parametrize(("done", "action"), [(False, Action.RESUME), (True, None)])
 def test_an_interrupted_retirement_is_finished_and_a_finished_one_is_left(done: bool, action: Action | None) -> None:
-    """A retired mark isn't a base any more: the next newest one is kept instead."""
+    """A retired mark is no longer a base, so the next newest one is kept instead."""
     retired = Retirement(when=NOW.isoformat(), who="ada", state="marked", files=3, bytes=9, done=done)
     record = mark(350, state=MarkState.RETIRED, retired=retired)
     found = {one.mark_id: one for one in retirements([status(mark(1)), status(record)], REPOSITORY, DAY, now=NOW)}
@@ -234,13 +234,13 @@ def test_an_interrupted_retirement_is_finished_and_a_finished_one_is_left(done: 
 
 
 def test_a_retirement_is_not_finished_while_the_quarantine_has_objects() -> None:
-    """Only a forged record could say so. Without its receipts, the objects couldn't be restored."""
+    """Only a forged record could cause this. Without the receipts, the objects couldn't be restored."""
     found = decided(status(mark(350, state=MarkState.RETIRED), has_quarantine=True))
 
     assert found["day350"].action is Action.KEEP
 
 
-def test_a_state_without_details_of_the_retirement_counts_as_retired() -> None:
+def test_the_retirement_of_a_retired_mark_without_details_is_resumed() -> None:
     found = decided(status(mark(350, state=MarkState.RETIRED)))
 
     assert found["day350"].action is Action.RESUME
@@ -266,7 +266,7 @@ def test_a_retirement_leaves_all_addresses_that_later_marks_read() -> None:
 def test_later_marks_need_exactly_the_parts_with_addresses_of_other_repositories(
     asset: str, part: str, rows: int | None, served: int, is_needed: bool
 ) -> None:
-    """Most probe results are about the repository's own branches: `served_inside` counts those of others."""
+    """Most probe results are about the repository's own branches; `served_inside` counts those about others."""
     summary = {"sha256": "0" * 64} if rows is None else {"sha256": "0" * 64, "rows": rows}
     times = START, START
     steps = {"expired_set": StepRecord(*times, 2, {}, {})}
@@ -291,7 +291,8 @@ SWEPT = status(mark(10, state=MarkState.SWEPT), has_quarantine=True, sweep_ended
 @pytest.mark.parametrize("one", [SWEPT, replace(SWEPT, is_foreign=True),
                                  replace(SWEPT, record=mark(10, state=MarkState.SWEPT_WITH_FAILURES))])  # fmt: skip
 def test_an_old_quarantine_is_purged(one: MarkStatus) -> None:
-    """Also of a mark of the reference collector, and if some objects couldn't be quarantined."""
+    """So is the quarantine of a mark of the reference collector, and one in which some objects are missing because they
+    couldn't be quarantined."""
     assert purged(one) == (Action.PURGE, "its sweep ended 14 days ago")
 
 
@@ -312,7 +313,7 @@ def test_an_old_quarantine_is_purged(one: MarkStatus) -> None:
     ],
     ids=lambda case: case if isinstance(case, str) else "",
 )
-def test_a_quarantine_is_left_to_a_person(one: MarkStatus, why: str) -> None:
+def test_a_quarantine_that_a_person_has_to_decide_on_is_kept(one: MarkStatus, why: str) -> None:
     action, reason = purged(one)
 
     assert action is Action.KEEP
@@ -323,7 +324,7 @@ def test_a_mark_without_objects_in_quarantine_has_nothing_to_purge() -> None:
     assert purges([replace(SWEPT, has_quarantine=False)], REPOSITORY, PURGE_AFTER, now=NOW) == []
 
 
-def test_facts_are_built_on_intact_records() -> None:
-    """The cases above would otherwise be kept for another reason."""
+def test_the_record_on_which_the_cases_are_built_is_intact() -> None:
+    """If it weren't, the marks in the cases above would be kept for a different reason."""
     assert can_be_base(OLD)
     assert OLD.digest == digest_of(OLD)

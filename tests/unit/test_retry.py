@@ -136,7 +136,7 @@ def test_a_conditional_write_whose_response_was_lost_is_recognized_by_its_bytes(
 
 
 @pytest.mark.parametrize("refused", [AlreadyExists("there"), Changed("changed")])
-def test_another_runs_write_is_never_mistaken_for_ones_own(refused: Unavailable) -> None:
+def test_a_write_of_another_run_is_never_mistaken_for_this_runs_own(refused: Unavailable) -> None:
     act = failing(Transient("the response was lost"), refused)
     with pytest.raises(type(refused)):
         write_conditionally(SOON, act, lambda: (b"another's", "tag"), b"mine")

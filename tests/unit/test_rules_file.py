@@ -37,7 +37,7 @@ def refused(text: str | bytes, *words: str, name: str = "rules.json") -> None:
 
 @given(RULES.filter(lambda rules: rules != Rules(0)))
 def test_rules_are_read_back_from_json_and_yaml(rules: Rules) -> None:
-    """Branches whose names look like numbers or like booleans are text, as in lakeFS."""
+    """Branch names that look like numbers or booleans are text, as in lakeFS."""
     document = rules_document(rules)
 
     assert parse_rules(json.dumps(document).encode(), "r.json") == rules
@@ -45,7 +45,7 @@ def test_rules_are_read_back_from_json_and_yaml(rules: Rules) -> None:
 
 
 def test_rules_are_read_from_yaml_as_people_write_it() -> None:
-    """The server's own response, with `branches: null`, is a valid file, too."""
+    """The server's own response, with `branches: null`, is also a valid file."""
     text = b"# reviewed\ndefault_retention_days: 21\nbranches:\n  - {branch_id: no, retention_days: 7}\n"
 
     assert parse_rules(text, "r.yml") == Rules(21, {"no": 7})
@@ -109,7 +109,7 @@ def test_a_file_that_is_far_too_large_is_refused() -> None:
 
 
 def test_retention_is_shortened_by_fewer_days_and_by_a_removed_rule() -> None:
-    """More days, and the rules of branches that don't exist, shorten nothing."""
+    """Longer rules, and rules for branches that don't exist, shorten nothing."""
     before, after = Rules(21, {"main": 28, "dev": 90, "a": 7, "gone": 9}), Rules(14, {"main": 28, "a": 30, "new": 3})
 
     assert shortened(before, after, ["main", "dev", "a", "new", "other"]) == [
@@ -130,6 +130,6 @@ def test_unless_retention_is_shortened_every_branch_keeps_its_commits_at_least_a
     assert (None in named) == ("without a rule" in shorter)
 
 
-def test_first_rules_shorten_everything() -> None:
+def test_the_first_rules_of_a_repository_shorten_all_retention() -> None:
     """Without rules, nothing that was committed expires."""
     assert shortened(None, Rules(5, {"main": 9}), ["main"]) == [Shortened(None, None, 5), Shortened("main", None, 9)]

@@ -248,8 +248,8 @@ def test_pages_list_every_staged_address_of_every_branch_once(api: Any, lake: Sa
 def test_deleting_a_branch_while_the_list_is_written_loses_the_page_of_other_branches(
     sandbox: Sandbox, api: Any
 ) -> None:
-    """The sandbox does as the server: the page isn't lost if a later branch has changes, and the call is 404 if the
-    deleted branch is the last one (formats §2)."""
+    """The sandbox behaves like the server: the page isn't lost if a later branch has changes, and the call is 404 if
+    the deleted branch is the last one (formats §2)."""
     lake, prepare = sandbox.repository("lake"), api.internal_api.prepare_garbage_collection_uncommitted
     lake.create_branch("z", "main")
     lake.put("main", "a", b"a")
@@ -265,7 +265,7 @@ def test_deleting_a_branch_while_the_list_is_written_loses_the_page_of_other_bra
 
 
 def test_a_staging_record_that_cannot_be_read_ends_the_diff_without_an_error(sandbox: Sandbox, api: Any) -> None:
-    """The sandbox does as the server. Listing the branch and reading that very path do fail (formats §2)."""
+    """The sandbox behaves like the server: listing the branch and reading that path do fail (formats §2)."""
     lake = sandbox.repository("lake")
     for path in "abc":
         lake.put("main", path, path.encode())

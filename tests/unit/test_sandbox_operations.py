@@ -385,7 +385,7 @@ def test_changes_grouped_by_a_delimiter_list_each_prefix_once(api: Any, lake: Sa
 
 
 def test_a_log_filtered_by_paths_is_refused(api: Any) -> None:
-    """If the filter were ignored, a client would take the whole log for that of the paths."""
+    """If the filter were ignored, a client would mistake the whole log for that of the paths."""
     with refused(501, "objects"):
         api.refs_api.log_commits("lake", "main", objects=["a"])
 

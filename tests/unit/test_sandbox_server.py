@@ -177,7 +177,7 @@ def test_a_stopped_sandbox_frees_its_port_and_can_be_started_again(sandbox: Sand
 
 
 def test_options_and_variables_of_the_sandbox_give_the_same_settings(sandbox: Sandbox) -> None:
-    """With either of them, lakegc connects to the sandbox."""
+    """lakegc connects to the sandbox with either of them."""
     by_options = Settings.load({}, Path("/nowhere"), **sandbox.settings)
     by_variables = Settings.load(sandbox.environment, Path("/nowhere"))
     assert by_options.model_dump() == by_variables.model_dump()

@@ -106,7 +106,7 @@ def test_the_clock_of_a_sandbox_in_s3_cannot_be_set(sandbox: Sandbox) -> None:
 
 
 def test_a_repository_that_cannot_be_written_to_is_not_created(sandbox: Sandbox) -> None:
-    """A missing bucket and a namespace in a folder are 400 with a reason. A place that is no URI is wrong usage."""
+    """A missing bucket and a namespace in a folder are 400 with a reason. A place that isn't a URI is wrong usage."""
     api = client(sandbox)
     for namespace, reason in (("s3://no-such-bucket/x", "bucket"), ("local://lake", "must match")):
         with refused(400, reason):

@@ -181,10 +181,10 @@ def test_a_resource_starts_no_jvm_until_its_session_is_used(sessions: dict[str, 
     assert sessions["lazy"] is True
 
 
-def test_a_session_started_ahead_of_time_is_stopped_by_its_resource_unless_it_ends_with_the_process(
+def test_a_session_started_ahead_without_keep_running_is_stopped_by_its_resource(
     sessions: dict[str, Any],
 ) -> None:
-    """Otherwise its last tasks could delete objects after the process has ended."""
+    """If it weren't stopped, its last tasks could delete objects after the process has ended."""
     assert (sessions["started ahead"], sessions["third stopped"]) == (True, True)
 
 
@@ -272,7 +272,7 @@ def test_the_defaults_follow_the_cores_and_the_memory_of_the_machine() -> None:
 
 
 def test_only_a_small_default_heap_gets_the_serial_garbage_collector() -> None:
-    """If the heap is large or set by the user, Java chooses the collector."""
+    """If the heap is large or set by the user, Java chooses the garbage collector."""
     chosen = [machine_settings("local[*]", cores, 1 << 40) for cores in (2, 4, 8)]
 
     assert [collector_option(settings, {}, {}) for settings in chosen] == ["-XX:+UseSerialGC", "-XX:+UseSerialGC", ""]
@@ -281,7 +281,7 @@ def test_only_a_small_default_heap_gets_the_serial_garbage_collector() -> None:
 
 @pytest.mark.parametrize("option", ["-XX:+UseG1GC", "-Xmx1g -XX:-UseParallelGC", "-XX:+UseZGC"])
 def test_a_configured_garbage_collector_replaces_the_default_one(option: str) -> None:
-    """Java doesn't start if two collectors are named."""
+    """Java doesn't start if two garbage collectors are given."""
     settings = machine_settings("local[*]", 2, 1 << 40)
 
     assert collector_option(settings, {}, {"JAVA_TOOL_OPTIONS": option}) == ""
@@ -323,7 +323,7 @@ print(*sorted({"pyarrow", "boto3", "pandas"} - set(sys.modules)))
 
 
 def test_zip_files_of_the_installed_spark_are_removed_from_the_python_path(tmp_path: Path) -> None:
-    """The installed package is imported instead. Zip files of another Spark and all other entries stay."""
+    """The installed package is imported instead. Zip files of a different Spark and all other entries stay."""
     import pyspark
 
     from spark_resources.spark.worker_daemon import without_zips

@@ -150,7 +150,7 @@ def test_a_lakectl_file_without_a_server_sets_nothing(home: Path, content: str) 
         ("0", timedelta(0)),
     ],
 )
-def test_a_duration_is_a_number_with_a_unit_or_several(text: str, expected: timedelta) -> None:
+def test_a_duration_is_one_or_more_numbers_with_units(text: str, expected: timedelta) -> None:
     assert parse_duration(text) == expected
 
 
@@ -158,7 +158,7 @@ def test_a_duration_is_a_number_with_a_unit_or_several(text: str, expected: time
     "text", ["", "24", "h", "-1h", "1h-5m", "1 day", "1y", "24:00:00", "P1D", "inf", "9" * 30 + "d", "1h x"]
 )
 def test_other_forms_of_a_duration_are_refused(text: str) -> None:
-    """The most important one is a number without a unit."""
+    """The most important of these forms is a number without a unit."""
     with pytest.raises(ValueError, match="duration"):
         parse_duration(text)
 
@@ -228,7 +228,7 @@ def test_the_error_about_a_bad_value_in_the_lakectl_file_names_its_path_in_the_f
 
 
 def test_an_unknown_option_is_refused(home: Path) -> None:
-    """If it weren't refused, a misspelt option would have no effect."""
+    """If it weren't refused, a misspelled option would have no effect."""
     with pytest.raises(WrongUsage, match="min_aeg"):
         Settings.load({}, home, min_aeg="1h")
 
@@ -242,7 +242,7 @@ def test_an_unknown_option_is_refused(home: Path) -> None:
     ],
 )
 def test_a_misspelled_variable_is_refused_with_the_closest_name(home: Path, name: str, meant: str) -> None:
-    """If it were ignored, a backup or an age that somebody relies on would not apply."""
+    """If it were ignored, a backup or a minimum age that somebody relies on would not apply."""
     with pytest.raises(WrongUsage, match=f"variable {name} is not a lakegc setting. Did you mean {meant}\\?"):
         Settings.load({name: "72h", "LAKEGC_MIN_AGE": "48h", "PATH": "/bin"}, home)
 
@@ -276,7 +276,7 @@ def test_an_unknown_variable_is_refused(home: Path) -> None:
         Settings.load({"LAKEGC_XYZZY": "1", "LAKEGC_ZYX": "1"}, home)
 
 
-def test_empty_variables_and_those_of_the_tests_are_not_refused(home: Path) -> None:
+def test_empty_variables_and_variables_of_the_tests_are_not_refused(home: Path) -> None:
     """An empty variable counts as not given. lakegc's own tests read variables that aren't settings."""
     read = set()
     for file in Path(__file__).parents[1].rglob("*.py"):

@@ -163,7 +163,7 @@ def test_signed_holds_are_not_changed_without_the_key(place: Place) -> None:
 
 
 def test_an_unsigned_record_is_ignored_when_holds_are_verified(place: Place) -> None:
-    """Without the key, nobody can make lakegc expect holds that never existed."""
+    """Therefore, nobody without the key can make lakegc expect holds that never existed."""
     add(place, "h1")
     Mark.begin(replace(place, seal=None), finished_record(holds={"sha256": "f", "ids": ["x"], "number": 9}))
 

@@ -235,7 +235,7 @@ def test_an_empty_key_is_an_error(tmp_path: Path) -> None:
 
 
 def test_settings_contain_the_keys_but_do_not_show_them(tmp_path: Path) -> None:
-    """Upper case, blanks around a key and several retired keys are accepted."""
+    """Upper case, spaces around a key and several retired keys are accepted."""
     environ = {"LAKEGC_SIGNING_KEY": f" {NEW.upper()} ", "LAKEGC_RETIRED_SIGNING_KEYS": f"{OLD}, {'b2' * 40}"}
     settings = Settings.load({**environ, "HOME": "/h"}, tmp_path)
     signing = settings.signing_keys()

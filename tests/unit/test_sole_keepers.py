@@ -1,4 +1,4 @@
-"""Which commits only one branch or tag retains, against deciding again without it."""
+"""Which commits only one branch or tag retains, compared with the decision made again without that branch or tag."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def named_by(commits: dict[str, Commit], heads: set[NamedCommit], rules: Rules |
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_a_branch_alone_keeps_what_is_not_retained_without_it(seed: int) -> None:
+def test_a_branch_alone_keeps_exactly_the_commits_that_are_not_retained_without_it(seed: int) -> None:
     commits, heads, rules = history(seed)
     retained, children = named_by(commits, heads, rules), main_children(commits.values())
     for branch, head in heads:
@@ -55,7 +55,7 @@ def test_a_branch_alone_keeps_what_is_not_retained_without_it(seed: int) -> None
 
 
 @pytest.mark.parametrize("seed", range(100))
-def test_a_tag_alone_keeps_what_is_not_on_hold_without_it(seed: int) -> None:
+def test_a_tag_alone_keeps_exactly_the_commits_that_are_not_on_hold_without_it(seed: int) -> None:
     commits, heads, rules = history(seed)
     draw, holds = random.Random(seed), parse_holds(HOLDS, "holds.yaml")
     tags = {(tag, draw.choice(sorted(commits))) for tag in ("v1", "v2", "w1", "other")}

@@ -85,8 +85,8 @@ def _id_or_error(data: bytes, decoder: Decoder) -> str:
         return str(error)
 
 
-def test_both_decoders_are_tested() -> None:
-    """The tests below run with both the readable and the vectorized decoder."""
+def test_both_the_readable_and_the_vectorized_decoder_are_tested() -> None:
+    """The tests below run with each of them."""
     assert [decoder.name for decoder in DECODERS] == ["readable", "vectorized"]
 
 
@@ -154,7 +154,7 @@ def test_a_table_with_reordered_blocks_and_an_unknown_field_or_version_is_refuse
 @every_decoder
 @pytest.mark.parametrize("what", ["an index with one block twice", "a part of the index twice"])
 def test_an_index_that_names_a_block_twice_is_refused(what: str, decoder: Decoder) -> None:
-    """A small file that names one block over and over would be read for ever before its hash is known."""
+    """A small file that names one block over and over would take forever to read before its hash is known."""
     (data,) = (case.data for case in DAMAGED if case.what == what)
     with pytest.raises(DamagedData, match="two of its blocks overlap"):
         table_id(data, name=NAME, decoder=decoder)
@@ -272,7 +272,7 @@ def test_every_flipped_bit_is_an_error(decoder: Decoder) -> None:
 
 @pytest.mark.parametrize("columns", [(), ("adress",), ("address", "metadata")])
 def test_requesting_a_column_that_does_not_exist_is_wrong_usage(columns: tuple[str, ...]) -> None:
-    """Requesting a column that ranges don't have is a mistake of the caller, not damage."""
+    """It is a mistake of the caller, not damage, if ranges don't have the column."""
     with pytest.raises(WrongUsage, match="columns"):
         read_entries(_small(), name=NAME, columns=columns)
 

@@ -61,7 +61,7 @@ def test_a_table_without_full_addresses_refers_to_no_namespace(uri: str) -> None
         ("s3://other/lake", True),
     ],
 )
-def test_a_table_with_full_addresses_is_read_unless_they_are_all_in_other_folders(uri: str, certain: bool) -> None:
+def test_a_table_with_full_addresses_is_read_unless_all_are_in_other_folders(uri: str, certain: bool) -> None:
     assert has_no_address_in(noted(["s3://bucket/lake/data/a", "s3://imports/2026/b"]), uri) is certain
 
 
@@ -78,7 +78,7 @@ def test_no_folders_are_noted_if_an_address_is_ambiguous(address: str) -> None:
     assert not has_no_address_in(note, "s3://quite/another")
 
 
-def test_addresses_under_an_alias_of_the_namespace_count_too() -> None:
+def test_addresses_under_an_alias_of_the_namespace_also_count() -> None:
     note = noted(["s3://bucket/lake/data/a"])
     assert has_no_address_in(note, "s3://bucket/pond")
     assert not has_no_address_in(note, "s3://bucket/pond", "s3://bucket/lake")
@@ -100,7 +100,7 @@ ADDRESS = st.one_of(URIS, st.just("data/relative"))
 def test_no_table_with_an_address_in_the_namespace_is_left_unread(
     addresses: list[str], uri: str, kind: AddressType
 ) -> None:
-    """Nor one with an address that would stop the mark, because it may be in the namespace."""
+    """Nor is one with an address that would stop the mark because it may be in the namespace."""
     if not has_no_address_in(noted(addresses, kind=kind), uri):
         return
     columns = entries(addresses, [1] * len(addresses), kind)

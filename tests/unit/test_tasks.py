@@ -106,7 +106,7 @@ def test_an_operating_system_error_is_reported_as_a_failed_task_with_its_message
 
 @pytest.mark.timeout(60)
 def test_a_failed_task_on_the_driver_ends_the_others_at_their_next_batch(spark: SparkSession) -> None:
-    """If one branch can't be read, nobody has to wait for the result of another, large one."""
+    """If one branch can't be read, nobody has to wait for the result of a different, large one."""
     begun = threading.Event()
 
     def one_fails_and_the_others_never_end(batches: Batches) -> Batches:
@@ -136,7 +136,7 @@ def test_files_of_different_tasks_never_have_the_same_name(tasks: Tasks, tmp_pat
 
 @pytest.mark.parametrize("on_driver", [(True, True), (True, False), (False, False)])
 def test_each_distinct_row_of_any_part_is_returned_once(spark: SparkSession, on_driver: tuple[bool, bool]) -> None:
-    """Wherever the parts are; a null is a value like any other."""
+    """It doesn't matter where the parts are. A null is a value like any other."""
     names: list[list[str | None]] = [["a", "b", None, "a"], ["b", None, "c"]]
     tables = [pa.table([pa.array(some, pa.string())], schema=TEXTS) for some in names]
     parts = [
@@ -154,7 +154,7 @@ def test_each_distinct_row_of_any_part_is_returned_once(spark: SparkSession, on_
 
 
 def test_rows_are_moved_to_the_driver_only_if_there_are_few(spark: SparkSession) -> None:
-    """None is lost, and many stay on the executors."""
+    """No row is lost, and large numbers of rows stay on the executors."""
     rows = to_dataframe(spark, pa.table([["a", "b", "c"]], schema=TEXTS))
 
     moved = moved_to_driver_if_few(rows, 3)

@@ -65,13 +65,13 @@ def test_an_age_is_the_time_up_to_the_start_of_the_mark(old: timedelta, label: s
     ],
 )
 def test_prefixes_have_the_requested_number_of_folders(path: str | None, depth: int, prefix: str | None) -> None:
-    """A prefix includes its slashes, byte for byte. Without a path the prefix is unknown."""
+    """A prefix includes its slashes, byte for byte. Without a path, the prefix is unknown."""
     totals = totals_of(expired("data/s/a", path=path), depth=depth)
 
     assert totals.by["prefix"] == {Label(prefix): Sum(1, 1)}
 
 
-def test_labels_beyond_a_bound_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_bounded_number_of_labels_is_counted_separately(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bound limits memory. No label is undercounted, and the total is complete."""
     monkeypatch.setattr(counting, "MAX_LABELS", 3)
     rows = [expired(f"data/s{n}/a", 10) for n in range(8)] + [expired("data/s0/b", 5)]
@@ -127,7 +127,7 @@ def test_paths_with_any_characters_are_plotted_literally() -> None:
 
 
 def test_a_plot_with_long_names_has_fewer_bars() -> None:
-    """So that the page shows it without a click; what isn't shown is in the last bar."""
+    """The page therefore shows it without a click. The last bar stands for everything that isn't shown."""
     rows = [expired(f"data/s/{n:03}", n + 1, path=f"{n}{'_' * 200}/x") for n in range(20)]
 
     drawn = plots(totals_of(*rows))["by_path"]

@@ -67,7 +67,7 @@ def test_a_link_in_place_of_the_fallback_is_not_followed(temporary: Path, tmp_pa
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_another_users_folder_is_not_used_as_the_fallback(temporary: Path) -> None:
-    """The owner could change its content."""
+    """Its owner could change its content."""
     (temporary / MINE).mkdir()
     os.chown(temporary / MINE, 12345, 12345)
 
@@ -117,7 +117,7 @@ def test_dagsters_history_is_kept_in_a_writable_home_folder(temporary: Path, mon
 
 
 def test_a_dagster_home_that_cannot_be_created_is_refused_with_its_path(temporary: Path) -> None:
-    """A folder that the user named is never replaced by another one."""
+    """A folder that the user named is never replaced by a different one."""
     (temporary / "file").touch()
 
     with pytest.raises(WrongUsage, match=r"DAGSTER_HOME is .*/file/dagster, which can't be created"):
