@@ -53,10 +53,10 @@ def test_objects_of_the_same_size_as_one_served_at_a_non_utf8_path_are_kept(lake
 def test_the_repository_and_branch_of_a_non_utf8_path_are_reported(tmp_path: Path) -> None:
     """Such a path keeps objects of all repositories, so an operator has to know where to rename it."""
     with Sandbox(tmp_path) as sandbox:
-        lake, neighbour = sandbox.create("lake"), sandbox.create("neighbour")
-        entry = neighbour.put("main", "moved", b"size of 10")
-        neighbour.stage("main", [replace(entry, path=b"a\xff")])
-        neighbour.commit("main", "a path that is not UTF-8")
+        lake, neighbor = sandbox.create("lake"), sandbox.create("neighbor")
+        entry = neighbor.put("main", "moved", b"size of 10")
+        neighbor.stage("main", [replace(entry, path=b"a\xff")])
+        neighbor.commit("main", "a path that is not UTF-8")
         equal_size = lake.put("main", "over", b"0123456789").address
         lake.put("main", "over", b"overwritten")
 
@@ -64,7 +64,7 @@ def test_the_repository_and_branch_of_a_non_utf8_path_are_reported(tmp_path: Pat
 
     assert equal_size not in mark.expired
     (why,) = mark.facts("expired_set")["unclear"]
-    assert "branch 'main' of repository 'neighbour'" in why
+    assert "branch 'main' of repository 'neighbor'" in why
 
 
 def test_all_changes_after_a_non_utf8_path_are_read(lake: Lake) -> None:

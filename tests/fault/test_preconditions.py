@@ -34,12 +34,12 @@ def test_a_namespace_that_overlaps_that_of_another_repository_is_refused(
     def one_more(response: dict[str, object]) -> None:
         results = response["results"]
         assert isinstance(results, list)
-        other = {"id": "neighbour", "storage_namespace": other_namespace.format(lake.name, lake.folder.parent)}
+        other = {"id": "neighbor", "storage_namespace": other_namespace.format(lake.name, lake.folder.parent)}
         results.append({**results[0], **other})
         response["pagination"]["results"] = len(results)  # type: ignore[index]
 
     lake.server.after("/repositories", one_more)
-    lakegc(lake.settings, "mark", lake.name, *NO_AGE).stopped(3, lake.name, "neighbour", "overlaps")
+    lakegc(lake.settings, "mark", lake.name, *NO_AGE).stopped(3, lake.name, "neighbor", "overlaps")
     assert lake.records() == []
 
 

@@ -74,7 +74,7 @@ class Quiet:
     log_lines: Sequence[str]
     garbage: set[str]
     readded: Entry
-    spelt: dict[str, str]
+    spelled: dict[str, str]
     copied: dict[str, str]
 
 
@@ -88,7 +88,7 @@ def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Quiet]:
         readded = lake.put("main", "readded", b"readded")
         once = lake.put("main", "copied once", b"copied and committed")
         lake.commit("main", "first", date=days_before(now, 60))
-        spelt = spellings(lake, sandbox.local_path, "committed")
+        spelled = spellings(lake, sandbox.local_path, "committed")
         lake.delete("main", ["readded"])
         lake.stage("main", [replace(readded, metadata={"added": "again"})])
         lake.copy("main", "copy of once", "copied once", shallow=True)
@@ -97,7 +97,7 @@ def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Quiet]:
         lake.delete("main", [entry.path.decode() for entry in lake.listing(second.id)[0] if isinstance(entry, Entry)])
         lake.put("main", "last", b"the head has nothing else")
         lake.commit("main", "third", date=days_before(now, 1))
-        spelt |= spellings(lake, sandbox.local_path, "staged")
+        spelled |= spellings(lake, sandbox.local_path, "staged")
         again = lake.put("main", "copied again", b"copied and staged")
         lake.copy("main", "copy of again", "copied again", shallow=True)
         lake.delete("main", ["copied again"])
@@ -107,7 +107,7 @@ def quiet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Quiet]:
         log_lines.clear()
         with listening(log_lines.append):
             mark = Marker().mark(settings, "lake", "m1", ANY_AGE)
-        yield Quiet(lake, second, mark, killed, list(log_lines), free, readded, spelt, copied)
+        yield Quiet(lake, second, mark, killed, list(log_lines), free, readded, spelled, copied)
 
 
 def spellings(lake: SandboxRepository, configured: Path, where: str) -> dict[str, str]:
@@ -158,8 +158,8 @@ def test_an_address_is_live_in_whatever_form_it_is_referenced(quiet: Quiet) -> N
 
     treeverse/lakeFS#4658, treeverse/lakeFS#4698
     """
-    assert len(quiet.spelt) == 12
-    assert [quiet.spelt[address] for address in sorted(quiet.mark.expired & quiet.spelt.keys())] == []
+    assert len(quiet.spelled) == 12
+    assert [quiet.spelled[address] for address in sorted(quiet.mark.expired & quiet.spelled.keys())] == []
     assert quiet.garbage <= quiet.mark.expired
 
 

@@ -100,18 +100,18 @@ def _is_kept_exactly(store: Store, key: str) -> None:
 
 
 def _is_refused(store: Store, key: str) -> None:
-    neighbours = sorted(
+    neighbors = sorted(
         {"data/a", "data/a/b", "a"}
         - ({"data/a"} if keys.OBJECT_AND_FOLDER in store.capabilities.unsupported_keys else set())
     )
-    for neighbour in neighbours:
-        store.write(neighbour, b"left alone")
+    for neighbor in neighbors:
+        store.write(neighbor, b"left alone")
 
     for change in (
         lambda: store.write(key, b"content"),
         lambda: store.write_if_absent(key, b"content"),
         lambda: store.replace_if_unchanged(key, b"content", "tag"),
-        lambda: store.copy(neighbours[0], key),
+        lambda: store.copy(neighbors[0], key),
         lambda: store.copy(key, "data/copy"),
         lambda: store.read(key),
         lambda: store.stat(key),
@@ -121,8 +121,8 @@ def _is_refused(store: Store, key: str) -> None:
     [result] = store.delete_many([key])
 
     assert (result.key, result.deletion) == (key, Deletion.FAILED)
-    assert sorted(all_keys(store)) == neighbours
-    assert all(store.read(neighbour) == b"left alone" for neighbour in neighbours)
+    assert sorted(all_keys(store)) == neighbors
+    assert all(store.read(neighbor) == b"left alone" for neighbor in neighbors)
 
 
 def test_keys_with_percent_signs_spaces_and_unicode_are_deleted(store: Store) -> None:

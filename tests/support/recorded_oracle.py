@@ -58,7 +58,7 @@ class RecordedOracle:
         return self.recording.meta["rules"] is not None
 
     def claims(self, heads: Mapping[str, str]) -> dict[str, list[oracle.Claim]]:
-        """The claims on each commit; without rules, each is retained for ever."""
+        """The claims on each commit; without rules, each is retained forever."""
         if not self.has_rules:
             return {commit: [oracle.Claim(oracle.FOR_EVER, None, 0)] for commit in self.commits}
         rules = self.recording.meta["rules"]

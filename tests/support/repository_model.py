@@ -336,7 +336,7 @@ class RepositoryModel:
 
     @between_marks
     def add_hold(self, a: int, b: int, c: int) -> None:
-        """Add one of at most two holds, for ever or for some hours."""
+        """Add one of at most two holds, forever or for some hours."""
         hold = HOLDS[b % len(HOLDS)]
         if hold.kind == "prefix":
             folders = sorted({key.rpartition("/")[0] + "/" for key in self.stored() if key.startswith("data/")})
