@@ -38,7 +38,7 @@ READ_ANEW = (
 
 @dataclass(slots=True)
 class Costs:
-    """Sums over the marks of all repositories; `anew` are the seconds of READ_ANEW."""
+    """Sums over the marks of all repositories. `anew` are the seconds spent in READ_ANEW."""
 
     marks: int = 0
     seconds: float = 0.0

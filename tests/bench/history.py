@@ -180,7 +180,7 @@ class History:
 
 
 def _retained(dates: Numbers, cutoff: int) -> npt.NDArray[np.bool_]:
-    """Of a line of commits, the head and each commit whose child is younger than the cutoff."""
+    """In a line of commits, the head and each commit whose child is younger than the cutoff."""
     retained = np.ones(len(dates), dtype=np.bool_)
     retained[:-1] = dates[1:] > cutoff
     return retained

@@ -42,7 +42,7 @@ class _Template:
         text = _CONTENT_TYPE.encode()
         tail = b"\x04\x02\x08" + bytes(8) + b"\x01\x02\x08" + len(text).to_bytes(8, "big") + text
         if hashlib.sha256(head + tail).digest() != entry_identity(entry):
-            raise AssertionError("an entry's identity is made in another way by now (formats §3)")
+            raise AssertionError("an entry's identity is now made differently (formats §3)")
         places = (value.index(size), value.index(b"a" * names.ADDRESS), value.index(b"b" * 32))
         return cls(np.frombuffer(value, np.uint8), np.frombuffer(head + tail, np.uint8), *places)
 

@@ -1,4 +1,4 @@
-"""The same mark and sweep on a real cluster, and a worker that dies in the middle of a mark."""
+"""A mark and its sweep on a real cluster, with a worker that dies in the middle of the mark."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def sandbox(seaweedfs: SeaweedFS, proxy: StoreProxy, tmp_path: Path) -> Iterator
 
 
 def json_output(settings: Mapping[str, str], home: Path, *arguments: str) -> Any:
-    """The JSON that a command prints when it runs in its own process, with its own Spark."""
+    """The JSON that a command prints when it runs in its own process with its own Spark."""
     known = {name: value for name, value in os.environ.items() if not name.startswith(("LAKEGC_", "LAKECTL_"))}
     environment = {**known, **settings, "DAGSTER_HOME": str(home)}
     command = [sys.executable, "-m", "lakegc_assets.cli", *arguments, "--format", "json"]
@@ -58,8 +58,7 @@ def json_output(settings: Mapping[str, str], home: Path, *arguments: str) -> Any
 def test_a_mark_and_its_sweep_are_exact_even_if_a_worker_is_killed(
     sandbox: Sandbox, spark: Cluster, proxy: StoreProxy, tmp_path: Path
 ) -> None:
-    """On a real cluster, a mark finds exactly the garbage although a worker is killed in its middle, and its sweep
-    deletes that.
+    """The mark finds exactly the garbage although a worker is killed while it runs, and its sweep deletes exactly that.
 
     Executors run the Python that is shipped with the job, each in its own folder.
     """

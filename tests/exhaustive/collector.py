@@ -159,7 +159,7 @@ class Collector(Marking):
     # --- a delete ---------------------------------------------------------------------------------------------------
 
     def delete(self, address: int) -> None:
-        """Look the object up, wait, and delete it; renew the permit before the next one."""
+        """Look up the object, wait, and delete it. Renew the permit before the next object."""
         following, this = f"sweep: object {address + 1}", f"sweep: object {address}"
         self.label(this)
 
@@ -230,7 +230,7 @@ class Collector(Marking):
         return lambda memory: ("stored", address) if memory.late and memory.candidates & bit(address) else None
 
     def look_up_again(self, address: int, following: str) -> Take:
-        """A lookup of more than three seconds ago isn't relied on."""
+        """A lookup that is more than three seconds old isn't relied on."""
 
         def take(memory: Memory, answer: Answer) -> tuple[Memory, str]:
             after = memory._replace(kind_then=answer, late=0)

@@ -30,7 +30,7 @@ class CommitReadings(StagedReadings):
         return self.number(frozenset() if answer < 0 else frozenset([answer]))
 
     def check_rules(self, when: str) -> None:
-        """Rules and holds must be those with which the mark or re-verification began."""
+        """The rules and holds must still be those with which the mark or re-verification began."""
         for what, field in (("rules", "rules"), ("holds", "held")):
             self.step(f"the {what}, {when}", (what,), self.same_as(field))
 

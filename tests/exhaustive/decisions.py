@@ -1,7 +1,8 @@
-"""lakegc's own rules on the values of the model: each case is computed once, by the code that marks and sweeps run.
+"""lakegc's own rules, applied to the values of the model. Each case is computed once, by the code that marks and sweeps
+run.
 
-Two rules on tables, which paths are probed (`path_probes.paths_to_probe`) and which objects the results keep
-(`keep_reasons.served`), are set algebra and stated here again; a test holds them to the originals.
+Two rules on tables are set algebra and stated here again: which paths are probed (`path_probes.paths_to_probe`) and
+which objects the results keep (`keep_reasons.served`). A test compares them with the originals.
 """
 
 from __future__ import annotations
@@ -72,9 +73,10 @@ def key(address: int) -> str:
 
 @cache
 def inside(entry: Entry, *, all_spellings: bool = True) -> int:
-    """The object of our namespace that an entry names, as a bit; 0 for one of another namespace.
+    """The object of our namespace that an entry names, as a bit; 0 for one in a different namespace.
 
-    Without the namespace's other spellings, what begins otherwise is taken to be elsewhere, and no conflict is noticed.
+    Without the namespace's other spellings, an address that begins differently is taken to be elsewhere, and no
+    conflict is noticed.
     """
     if entry.address < 0:
         return 0
@@ -204,7 +206,7 @@ class Retention:
         return self.names.numbers(commits), self._watch(watch._replace(branches=branches), newly)
 
     def _by_dump(self, watch: Watch, dumped: frozenset[int]) -> tuple[frozenset[int], Watch]:
-        """The same by a new dump of all commits."""
+        """The same, by a new dump of all commits."""
         newly = self._newly(watch)
         commits = newly.commits_of(self.names.graph(dumped))
         newly.add(newly.branches, commits)
@@ -216,7 +218,7 @@ class Retention:
         return before._replace(retained=retained, known=graph, since=since, decided=decided)
 
     def _newly(self, watch: Watch) -> NewlyRetained:
-        """The code of a watch, around a run that has what it needs of one: the record, and a server for commits."""
+        """The code of a watch, on a run that has only what the watch needs: the record, and a server for commits."""
         names = self.names
         run: Any = SimpleNamespace(
             partition=SimpleNamespace(repository="lake"),
@@ -296,7 +298,7 @@ def _unreferenced(found: pa.Table) -> int:
 
 @cache
 def may_be_deleted(marked: int, found: int) -> bool:
-    """Whether the object at a key, as looked up right before its delete, is still the object that was marked."""
+    """Whether the object at a key, looked up right before its delete, is still the object that was marked."""
     sides = {OLD: [(1, MODIFIED[OLD], "old")], NEW: [(1, MODIFIED[NEW], "new")]}
     before, now = (
         [{"address": key(0), "size": size, "modified": modified, "checksum": checksum, "slice": "", "intended": False}

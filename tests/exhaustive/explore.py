@@ -67,7 +67,7 @@ class Loss:
 
 @dataclass(frozen=True)
 class Scope:
-    """How much is explored: a mark, a sweep or both in one, and with how many events of which kinds."""
+    """What is explored: a mark, a sweep or both in one, and how many events of which kinds."""
 
     operations: int
     faults: int = 0
@@ -138,7 +138,8 @@ class Exploration:
         return states
 
     def run_from(self, state: State) -> None:
-        """Explore everything that follows a state, in depth: little has to be remembered but the states seen."""
+        """Explore everything that follows a state, depth first: apart from the states seen, little has to be
+        remembered."""
         waiting = [state]
         while waiting:
             self.follow(waiting.pop(), waiting)
@@ -149,7 +150,7 @@ class Exploration:
         return len(self._seen)
 
     def forget(self) -> None:
-        """Forget the states that were seen: those that come about again count again."""
+        """Forget the states that were seen. If they come about again, they count again."""
         self._seen.clear()
 
     def beginning(self) -> Memory:
@@ -245,8 +246,8 @@ class Exploration:
         return known
 
     def relevant(self, question: Question, world: int, more: int) -> list[Successor]:
-        """The operations that change the response to a request, or without which a later operation could not change it
-        so."""
+        """The operations that change the response to a request, or that are needed for a later operation to change it
+        in that way."""
         if self.everywhere:
             return self.successors(world)
         key = (question, world, more)
@@ -267,7 +268,7 @@ class Exploration:
         )
 
     def commutes(self, question: Question, world: int, first: Successor, later: Successor) -> bool:
-        """Whether `later` could as well come before the question, and `first` after it."""
+        """Whether `later` might as well come before the request, and `first` after it."""
         for other in self.successors(world):
             if other.operation == later.operation:
                 swapped = next((one for one in self.successors(other.world) if one.operation == first.operation), None)

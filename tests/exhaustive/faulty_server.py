@@ -1,7 +1,7 @@
 """A server between lakegc and the sandbox that answers single requests wrongly, as the model's server does.
 
-A request is named by what it asks, in the model's terms, and by how many of its kind there were in the same mark or
-sweep: so the model's run and the real one mean the same request.
+A request is identified by what it asks, in the model's terms, and by how many of its kind came before it in the same
+mark or sweep. The model's run and the real one therefore mean the same request.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def with_body(right: Response, body: Mapping[str, Any]) -> Response:
 
 
 class FaultyServer(TamperingProxy):
-    """Forwards to the sandbox; `planned` are the wrong responses, each of which is removed once it was sent.
+    """Forwards to the sandbox. `planned` are the wrong responses, each of which is removed once it has been sent.
 
     A 404 for a path whose branch exists is also sent for the listing with which a client confirms it.
     """
@@ -131,7 +131,7 @@ class FaultyServer(TamperingProxy):
         self._lock = threading.Lock()
 
     def begin(self) -> None:
-        """Count requests from here on."""
+        """Count requests from now on."""
         self.counted.clear()
 
     def _forward(self, request: Request, body: bytes) -> Response:

@@ -1,7 +1,7 @@
-"""Which deletes lose data, and which ones take what no collector could know to be live.
+"""Which deletes lose data, and which ones remove objects that no collector could know to be live.
 
-A loss is an object that is live when it is deleted, unless one of the reasons in `INVISIBLE` excuses it: it came to
-life too late to be seen, or in a way that nothing shows.
+A loss is an object that is live when it is deleted, unless one of the reasons in `INVISIBLE` excuses it: it became live
+too late to be seen, or in a way that nothing shows.
 """
 
 from __future__ import annotations

@@ -84,8 +84,8 @@ class Marking(ReasonsToKeep):
     # --- an incremental mark ----------------------------------------------------------------------------------------
 
     def find_no_longer_retained(self) -> None:
-        """Objects that were live at the base mark and no longer are get looked up, like those that were stored and
-        uncommitted then."""
+        """Look up the objects that were live at the base mark and no longer are, and those that were then stored and
+        uncommitted."""
         self.step("reads the base mark", NOTHING, self.read_base, self.forge_base)
         self.step("heads, before the listing", ("branches", OURS), self.keep_number("before"))
         self.step("dump of all commits, before the listing", ("dump",), self.choose_lookups)
@@ -126,7 +126,7 @@ class Marking(ReasonsToKeep):
     # --- approval ---------------------------------------------------------------------------------------------------
 
     def approve(self, memory: Memory, answer: Answer) -> tuple[Memory, str]:
-        """By the rules and holds that the mark was made with; nobody releases an unread repository here."""
+        """Only with the rules and holds with which the mark was made. Here, nobody releases an unread repository."""
         rules, on_hold, _ = answer
         same = (rules, on_hold) == (memory.rules, memory.held) or not self.has("rules and holds stay the same")
         if not same or (memory.unread and self.has("an unread repository counts")):

@@ -15,7 +15,8 @@ _OBJECTS = (1 << BITS) - 1
 
 
 class Since(IntEnum):
-    """The parts of `Memory.absence`: the objects that were not live, or not for one reason, at some time since …"""
+    """The parts of `Memory.absence`: the objects that were not live, or not live for one reason, at some time since
+    …"""
 
     MARK = 0
     """… the mark began: not live at all."""

@@ -144,7 +144,8 @@ def upload(universe: Universe, world: World) -> Found:
 
 @operation
 def stage(universe: Universe, world: World) -> Found:
-    """An object that is stored already, by its address: a link, an import, or what a client remembered."""
+    """Stage an object that is already stored, by its address: as a link, an import, or an address that a client
+    remembered."""
     for repository, number, branch in _branches(world):
         for path in range(len(PATHS)):
             for address, kind in enumerate(world.stored):
@@ -165,7 +166,7 @@ def delete(universe: Universe, world: World) -> Found:
 
 @operation
 def move(universe: Universe, world: World) -> Found:
-    """An object to another place, of the same branch or another one, as it is: the same content and address."""
+    """Move an object to another place, on the same branch or another one, with the same content and address."""
     places = [(repository, number, branch, path) for repository, number, branch in _branches(world)
               for path in range(len(PATHS))]  # fmt: skip
     for repository, number, branch, path in places:
@@ -191,7 +192,7 @@ def overwrite(universe: Universe, world: World) -> Found:
 
 @operation
 def complete_old_upload(universe: Universe, world: World) -> Found:
-    """A multipart upload that began long ago is completed and staged: S3 dates it by its beginning."""
+    """A multipart upload that began long ago is completed and staged. S3 dates it by its beginning."""
     for address, kind in enumerate(world.stored):
         if kind == ABSENT:
             stored = (*world.stored[:address], OLD, *world.stored[address + 1 :])
@@ -257,7 +258,7 @@ def reset(universe: Universe, world: World) -> Found:
 
 @operation
 def create_branch(universe: Universe, world: World) -> Found:
-    """At any commit, also one that no branch reaches."""
+    """A branch may be created at any commit, including one that no branch reaches."""
     for repository, state in enumerate(world.repositories):
         for number, branch in enumerate(state.branches):
             if branch is None:
@@ -274,7 +275,7 @@ def delete_branch(universe: Universe, world: World) -> Found:
 
 @operation
 def hard_reset(universe: Universe, world: World) -> Found:
-    """A branch without changes to another commit. What was staged and held to be no change stays staged."""
+    """Reset a branch without changes to another commit. Staged entries that counted as no change stay staged."""
     for repository, number, branch in _branches(world):
         if not any(universe.is_changed(branch, path) for path in range(len(PATHS))):
             for commit in sorted(world.repositories[repository].commits - {branch.head}):
@@ -351,7 +352,7 @@ def _same(left: Entry | None, right: Entry | None) -> bool:
 
 @operation
 def stage_with_a_wrong_size(universe: Universe, world: World) -> Found:
-    """An object by its address, declared to be what is committed at the path, which has another size."""
+    """Stage an object by its address, declared as the content committed at the path, which has a different size."""
     for repository, number, branch in _branches(world):
         for path in range(len(PATHS)):
             committed = universe.commits[branch.head].tree[path]

@@ -89,7 +89,7 @@ class Player:
         return answer
 
     def operate(self, operation: Operation) -> None:
-        """Do what a writer does, if it is possible now."""
+        """Carry out a writer's operation, if it is possible now."""
         for successor in self.exploration.successors(self.world):
             if successor.operation == operation:
                 self.memory = self.exploration.remember(self.memory, self.world, successor)

@@ -155,7 +155,7 @@ class Program:
         return memory._replace(unread=1, live=memory.live | carried, changed=0, tries=0), following
 
     def unless_unread(self, question: Question) -> Ask:
-        """A repository that could not be read once can't be read later in the same mark either."""
+        """A repository that could not be read once isn't read again later in the same mark."""
         return lambda memory: None if memory.unread and question[1:] != (OURS,) else question
 
     def no_answer(self, memory: Memory, answer: Answer) -> Sequence[Wrong]:

@@ -131,8 +131,8 @@ LIKELY = {
 
 
 class Fault(NamedTuple):
-    """A fault at a step. `at` is the request that gets it, and None for a fault of no request. `sweep` says whose
-    request."""
+    """A fault at a step. `at` is the request that it affects, or None for a fault that affects no request. `sweep` says
+    whose request it is."""
 
     step: str
     what: Wrong
@@ -147,7 +147,7 @@ class Fault(NamedTuple):
 
     @property
     def is_lasting(self) -> bool:
-        """Whether the other repository can't be read any more after it."""
+        """Whether the other repository can no longer be read after it."""
         at_the_other = self.at is not None and self.at.asked.repository == OTHER
         return at_the_other and (self.what.fault == "unreadable" or self.is_unreadable_diff)
 
@@ -193,8 +193,8 @@ class RandomPlayer(Player):
         return len(self.done) - len(self.faults)
 
     def can_be_done(self, operation: Operation) -> bool:
-        """An import of identical content isn't a stage and a commit, which is how the sandbox does it here. Nobody
-        changes a repository that can't be read."""
+        """Whether the sandbox can do it as the model does: it imports by a stage and a commit, which would make an
+        import of identical content no change. Nobody changes a repository that can't be read."""
         places = (*operation.arguments[:1], *operation.arguments[3:4])
         if OTHER in places and any(fault.is_lasting for fault in self.faults):
             return False
@@ -227,7 +227,7 @@ class RandomPlayer(Player):
         return Fault(step.name, what, question, step.name.startswith("sweep"), at)
 
     def can_happen(self, fault: Fault) -> bool:
-        """Whether it can be made to happen in a real run, at this very request."""
+        """Whether the fault can be made to happen in a real run, at exactly this request."""
         if fault.what.fault == "killed task":
             return not self.outcome.deleted and fault.question[0] == "absence"
         if fault.question[0] == "listing":
@@ -304,7 +304,7 @@ class SandboxWorld:
     def __init__(
         self, sandbox: Sandbox, universe: Universe, world: World, base: Callable[[], object] | None = None
     ) -> None:  # fmt: skip
-        """`base` makes a mark when only what was long ago is there."""
+        """`base` makes a mark when only the old part of the world exists."""
         self.sandbox, self.universe, self.now = sandbox, universe, sandbox.now()
         if base is not None:
             sandbox.set_clock(self.now - SINCE)
@@ -412,7 +412,7 @@ class SandboxWorld:
     # --- operations -------------------------------------------------------------------------------------------------
 
     def do(self, operation: Operation, after: World) -> None:
-        """Do what the model did; `after` is its world then."""
+        """Do what the model did. `after` is the model's world afterwards."""
         name, arguments = operation
         if name in ("change_rules", "add_hold", "tag", "overwrite", "complete_old_upload", "sweep_by_another_tool"):
             getattr(self, name)(*arguments, after)
@@ -526,14 +526,14 @@ class SandboxWorld:
             self.sandbox.faults.unreadable_records = ()
 
     def unreadable(self, right: Callable[[], Response]) -> Response:
-        """The other repository can't be read any more: by the server, or in the store."""
+        """Make the other repository unreadable, on the server or in the store."""
         self.sandbox.fail(REPOSITORIES[OTHER], 403)
         root = self.repositories[OTHER].objects.file("")
         root.rename(root.with_name("hidden"))
         return refused(403, "not allowed")(right)
 
     def readable(self) -> None:
-        """The other repository can be read again, if there is one."""
+        """Make the other repository readable again, if there is one."""
         if len(self.repositories) > 1:
             self.sandbox.fail(REPOSITORIES[OTHER], None)
             root = self.repositories[OTHER].objects.file("")
@@ -569,7 +569,7 @@ class RealRun:
 
 
 class Killed(BaseException):
-    """Ends a sweep as a signal would: nothing of the product catches it."""
+    """Ends a sweep as a signal would: none of lakegc's code catches it."""
 
 
 def real_run(run: ModelRun, where: Path) -> RealRun:
@@ -591,7 +591,7 @@ def real_run(run: ModelRun, where: Path) -> RealRun:
 
 
 def marked(run: ModelRun, script: Script, settings: dict[str, str]) -> tuple[int, bool]:
-    """The expired objects of a mark, and whether it is approved: not if a repository is unread."""
+    """The expired objects of a mark, and whether it is approved, which it isn't if a repository is unread."""
     script.begin(sweep=False)
     script.now("mark: begins")
     options = replace(OPTIONS, since=BASE) if run.incremental else OPTIONS
@@ -676,7 +676,7 @@ class Script:
 
 
 def difference(run: ModelRun, real: RealRun) -> str:
-    """How a real run ended otherwise than the model; "" if it didn't."""
+    """How the end of a real run differs from the model's; "" if it doesn't."""
     assert run.outcome.world is not None
     stored = sum(bit(address) for address, kind in enumerate(run.outcome.world.stored) if kind in STORED)
     if run.outcome.expired != real.expired:
@@ -687,7 +687,7 @@ def difference(run: ModelRun, real: RealRun) -> str:
 
 
 def random_runs(seed: int, number: int, *, operations: int = 2, faults: int = 1) -> Iterator[ModelRun]:
-    """Runs of the model, of full and incremental marks, every second one with a sweep."""
+    """Runs of the model, with full and incremental marks, every second one with a sweep."""
     for run_seed in range(seed, seed + number):
         yield random_run(
             Random(run_seed),
@@ -699,7 +699,7 @@ def random_runs(seed: int, number: int, *, operations: int = 2, faults: int = 1)
 
 
 def varied_runs(number: int) -> Iterator[ModelRun]:
-    """A few runs, each with another kind of fault."""
+    """A few runs, each with a different kind of fault."""
     kinds = set[tuple[str, str]]()
     for run in random_runs(0, MOST_TRIED):
         kinds_of_run = {fault.kind for fault in run.faults} - kinds

@@ -47,7 +47,7 @@ class Safeguard(NamedTuple):
 
 
 class Past(NamedTuple):
-    """A loss of an earlier version: where it comes about `without` its corrections; `kind` is its only fault."""
+    """A loss of an earlier version: where it occurs `without` its corrections. `kind` is its only fault."""
 
     scenario: str
     without: tuple[str, ...]
@@ -268,8 +268,9 @@ PAST = {
 
 @cache
 def smallest_loss(safeguard: Safeguard, scenario: str = "") -> Loss | None:
-    """The loss with the fewest events, then steps, without a safeguard, in its scenario or another one. With it, the
-    same events lose nothing, though the others that are left out with it are still left out."""
+    """The loss without a safeguard that has the fewest events, then the fewest steps, in its scenario or a different
+    one. With the safeguard, the same events lose nothing, though the others that are left out with it are still left
+    out."""
     name = scenario or safeguard.scenario
     exploration = Exploration(SCENARIOS[name], safeguard.scope, safeguard.left_out)
     for loss in exploration.run(first=not safeguard.also).losses:

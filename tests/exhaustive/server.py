@@ -1,7 +1,7 @@
 """The responses of the server and the store to each request of lakegc, in a given world.
 
 A request is a tuple: its kind, then its arguments. Its response depends on the world alone, so each is computed once.
-Where a real server was seen to leave something out (formats §2), the response here leaves it out, too.
+Where a real server was seen to leave something out (formats §2), the response here leaves it out as well.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ class StagedReadings(Program):
         return take
 
     def end_reading(self, memory: Memory, repository: int, label: str) -> tuple[Memory, str]:
-        """Repeat a list that can't be right."""
+        """Request a list that can't be right again."""
         may_repeat = repository == OURS and self.has("the list is repeated") and memory.repeats < TRIES - 1
         if may_repeat and decisions.must_repeat(LISTS[memory.kind], memory.found.bit_count()):
             return memory._replace(repeats=memory.repeats + 1), f"{label}: list"

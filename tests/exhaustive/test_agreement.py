@@ -48,9 +48,9 @@ RUNS = int(os.environ.get("LAKEGC_MODEL_REPLAYS", "8"))
 
 
 @pytest.mark.timeout(0)  # as long as the number of runs takes
-def test_random_runs_of_the_model_end_like_real_ones_in_the_sandbox(tmp_path: Path) -> None:
-    """The same objects expire, and the same are deleted, with the same operations at the same moments, and the same
-    faults of the same requests. By default a few runs, each with another kind of fault."""
+def test_runs_of_the_model_end_like_real_ones_in_the_sandbox(tmp_path: Path) -> None:
+    """The same objects expire, and the same ones are deleted, with the same operations at the same moments and the same
+    faults in the same requests. By default, there are a few runs, each with a different kind of fault."""
     runs = varied_runs(RUNS) if RUNS <= FEW_RUNS else random_runs(0, RUNS)
     different, whole = [], 0
     for number, run in enumerate(runs):
@@ -65,7 +65,8 @@ def test_random_runs_of_the_model_end_like_real_ones_in_the_sandbox(tmp_path: Pa
 
 
 def test_runs_of_the_model_include_every_kind_of_fault() -> None:
-    """Exceptions are lost responses and delays, which need a store that responds late, and altered or forged files."""
+    """The exceptions are lost responses and delays, which need a store that responds late, and altered or forged
+    files."""
     kinds = {fault.kind for run in varied_runs(100) for fault in run.faults}
 
     assert {fault for fault, _ in kinds} == set(FAULTS) - {"lost answer", "delay", "altered mark", "forged base"}
@@ -73,8 +74,8 @@ def test_runs_of_the_model_include_every_kind_of_fault() -> None:
 
 
 def test_an_undisturbed_mark_and_sweep_send_the_requests_that_the_model_predicts(tmp_path: Path) -> None:
-    """The counts of lists, diffs, listings of branches and lookups of each path agree: otherwise a fault would not hit
-    the same request."""
+    """The numbers of lists, diffs, listings of branches and lookups of each path agree. Otherwise, a fault would not
+    hit the same request."""
     scenario = SCENARIOS["garbage beside another repository"]
     run = random_run_of(scenario, Random(0), operations=0, sweep=True)
 
@@ -89,7 +90,7 @@ PLACES = [None, Entry(0, 0), Entry(1, 0), Entry(2, 2)]  # the second and third h
 
 
 def test_the_model_merges_branches_as_the_server_does(tmp_path: Path) -> None:
-    """The same paths with the same addresses, whichever sides changed what."""
+    """The merge has the same paths with the same addresses, whichever sides changed them."""
     rng, universe = Random(3), Universe(contents=OBJECTS)
     for number in range(MERGES):
         base = rng.choice(PLACES), rng.choice(PLACES)
@@ -158,7 +159,7 @@ def test_the_model_probes_exactly_the_paths_that_the_code_probes() -> None:
 
 
 def test_after_the_probes_the_model_keeps_exactly_the_objects_that_the_code_keeps() -> None:
-    """A served object is kept, and for a probe without a clear result, all objects of its size."""
+    """A served object is kept. If a probe has no clear result, all objects of its size are kept."""
     universe = Universe(contents=OBJECTS)
     everything = sum(map(bit, OBJECTS))
     objects = pa.table(

@@ -1,4 +1,4 @@
-"""In the small, nothing live is lost, whatever happens; and without any of the safeguards, something is."""
+"""In small worlds, nothing live is lost, whatever happens; and without any one of the safeguards, something is."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ OVERLAPPING = [safeguard for safeguard in SAFEGUARDS if safeguard.overlap]
 @pytest.mark.parametrize("mark", ["full", "incremental"])
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_nothing_is_lost_by_one_operation_and_one_fault(name: str, mark: str) -> None:
-    """At any moment of a mark, its approval and a sweep. With more of both: `tests.exhaustive.explore`."""
+    """They may happen at any moment of a mark, its approval and a sweep. `tests.exhaustive.explore` tries more of
+    both."""
     result = Exploration(SCENARIOS[name], Scope(1, 1, mark)).run()
 
     assert [table(loss) for loss in result.losses] == []
@@ -29,7 +30,7 @@ def test_nothing_is_lost_by_one_operation_and_one_fault(name: str, mark: str) ->
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_nothing_is_lost_without_the_permission_to_dump_commits(name: str) -> None:
-    """Except a commit that no branch shows: nobody sees it then until the next mark."""
+    """The exception is a commit that no branch shows: without a dump, nothing shows it until the next mark."""
     result = Exploration(SCENARIOS[name], Scope(1, 0, dump=False)).run()
 
     assert [table(loss) for loss in result.losses] == []
@@ -54,7 +55,7 @@ def test_losses_of_earlier_versions_are_found_if_their_fixes_are_removed(name: s
     assert PAST[name].losses()
 
 
-def test_exactly_the_listed_invisible_losses_occur() -> None:
+def test_exactly_the_listed_kinds_of_invisible_losses_occur() -> None:
     """Each excuse for deleting a live object is on the list, and each excuse on the list occurs."""
     excused: Counter[str] = Counter()
     for name in ("an expired commit", "garbage beside another repository", "identical content at one path"):
@@ -77,10 +78,11 @@ def test_exactly_the_listed_invisible_losses_occur() -> None:
         ("an expired commit", ("heads are watched",), 1),
     ],
 )
-def test_skipping_operations_that_cannot_change_an_answer_hides_no_loss(
+def test_skipping_operations_that_cannot_change_a_response_hides_no_loss(
     name: str, without: tuple[str, ...], operations: int
 ) -> None:
-    """If operations are tried before every question, each loss is also found by trying them only where they matter."""
+    """Each loss that is found by trying operations before every request is also found by trying them only where they
+    matter."""
     scope = Scope(operations, sweep=operations == 1)
     few, all_of_them = (
         Exploration(SCENARIOS[name], scope, without, everywhere=everywhere).run(first=False)
@@ -116,7 +118,8 @@ def test_an_exploration_with_a_time_limit_ends_in_time_and_finds_losses() -> Non
 
 
 def test_objects_that_another_tool_deleted_before_a_mark_do_not_count_as_losses() -> None:
-    """A stale listing still shows it, and a new branch makes it live: a sweep then finds nothing to delete."""
+    """A stale listing still shows such an object, and a new branch makes it live. A sweep then finds nothing to
+    delete."""
     scope = Scope(2, 1, of=("sweep_by_another_tool", "create_branch"), kinds=("stale listing",))
 
     assert Exploration(SCENARIOS["an expired commit"], scope).run().losses == []
@@ -134,7 +137,7 @@ def test_every_operation_is_tried_in_some_scenario() -> None:
 
 
 def test_the_safety_page_is_up_to_date() -> None:
-    """Renew it with `python -m tests.exhaustive.traces`."""
+    """Update it with `python -m tests.exhaustive.traces`."""
     page = PAGE.read_text(encoding="utf-8")
 
     assert with_tables(page) == page

@@ -36,7 +36,7 @@ def table(loss: Loss) -> str:
 
 
 def steps(loss: Loss) -> Iterator[str]:
-    """The events of a loss, each with where lakegc is then, and the step at which it is lost."""
+    """The events of a loss, each with lakegc's step at that moment, and the step at which the object is lost."""
     for event in loss.events:
         if isinstance(event.what, str):
             yield f"{event.what} *(at {event.step})*"

@@ -90,8 +90,8 @@ def mask_of(entries: Iterable[Entry | None]) -> int:
 
 
 class Reasons(NamedTuple):
-    """The addresses that are live, by why: staged on any branch, in a head, in what rules retain behind heads, in
-    retained commits on no branch, in commits of another repository, or on hold."""
+    """The addresses that are live, by reason: staged on any branch, in a head, in commits behind heads that rules
+    retain, in retained commits on no branch, in commits of another repository, or on hold."""
 
     staged: int
     heads: int
@@ -150,7 +150,7 @@ class Universe:
         return None if staged == TOMBSTONE else staged
 
     def is_changed(self, branch: Branch, path: int) -> bool:
-        """Whether the server holds a path to be changed: it compares contents, never addresses (formats §2)."""
+        """Whether the server considers a path changed: it compares contents, never addresses (formats §2)."""
         staged = branch.staged[path]
         if staged is None:
             return False
@@ -174,7 +174,7 @@ class Universe:
     # --- what is live -----------------------------------------------------------------------------------------------
 
     def reasons(self, number: int) -> Reasons:
-        """Why which addresses are live in a world: the truth, by rules that are not lakegc's."""
+        """Why which addresses are live in a world: the truth, by rules that aren't lakegc's."""
         known = self._reasons.get(number)
         if known is None:
             known = self._reasons[number] = self._why_live(self.worlds[number])

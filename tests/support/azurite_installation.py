@@ -1,5 +1,5 @@
-"""Finds Azurite, or installs it once with npm in the user's cache folder. Needs no test tools, so that CI can begin it
-before they are there.
+"""Finds Azurite, or installs it once with npm in the user's cache folder. It needs no test tools, so that CI can start
+it before they are installed.
 
     python -m tests.support.azurite_installation
 """

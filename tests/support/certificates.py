@@ -1,4 +1,4 @@
-"""TLS certificates for servers on loopback that no authority vouches for."""
+"""TLS certificates for servers on loopback, which no authority vouches for."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ class ChangingRepositoryBehindProxy(ChangingRepository):
 
     @contextmanager
     def broken_record(self, number: int) -> Iterator[None]:
-        """Make one staging record, if there is any, unreadable. An operation may be refused because of it."""
+        """Make one staging record unreadable, if there is one. As a result, an operation may be refused."""
         records = self.model.staged_records()
         faults = self.sandbox.faults
         faults.unreadable_records = {records[number % len(records)]} if records else ()
@@ -142,7 +142,7 @@ def assert_none(what: str, wrong: set[str]) -> None:
 def run(machine: Any, capsys: pytest.CaptureFixture[str], *, repositories: int, steps: int, longer: bool) -> None:
     """Run this many repositories for this many steps each, and print the counts.
 
-    A `longer` run makes other random choices each time, and shrinks a failing example.
+    A `longer` run makes different random choices each time, and shrinks a failing example.
     """
     TALLY.clear()
     chosen = settings(

@@ -32,8 +32,9 @@ _MODULE = re.compile(r"tests\.\w+\.\w+ -")
 
 
 def commands_of(page: str) -> Iterator[str]:
-    """The commands of a page, in its order: those of blocks of shell, of indented lines, after a `$` in other blocks,
-    and in code spans, those of tables included. Comments are cut off, and a command over several lines becomes one."""
+    """The commands of a page, in its order: those in shell blocks, on indented lines, after a `$` in other blocks, and
+    in code spans, including those in tables. Comments are removed, and a command over several lines becomes one
+    line."""
     for piece in _PIECES.finditer(page):
         if piece["block"] is not None:
             lines = piece["block"].splitlines()
@@ -66,7 +67,7 @@ def joined(lines: Sequence[str]) -> Iterator[str]:
 
 
 def is_command(span: str) -> bool:
-    """Whether a code span can be run as it is: one with an ellipsis is a part of a command, and one with only the name
+    """Whether a code span can be run as it is. One with an ellipsis is a part of a command, and one with only the name
     of a command is a mention of it."""
     if "…" in span or span.endswith(" -m"):
         return False
@@ -78,9 +79,10 @@ def is_command(span: str) -> bool:
 
 
 def shown_commands(lines: Sequence[str]) -> Iterator[list[str]]:
-    """The arguments of each line that calls lakegc; comments are cut off, and optional arguments become given ones.
+    """The arguments of each line that calls lakegc. Comments are removed, and optional arguments become given ones.
 
-    Lines with an ellipsis are parts of commands, and left out. A line that ends with a backslash continues.
+    Lines with an ellipsis are parts of commands, and left out. A line that ends with a backslash continues on the next
+    one.
     """
     joined_lines = "\n".join(lines).replace("\\\n", " ").splitlines()
     for line in joined_lines:

@@ -1,4 +1,4 @@
-"""Leases that tests put into a namespace, as another process on another machine holds them."""
+"""Leases that tests put into a namespace, as if another process on another machine held them."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from spark_resources.stores.base import Store
 
 
 def hold_lease(store: Store, mark_id: str, *, for_: timedelta = timedelta(minutes=5)) -> None:
-    """Let someone hold the lease for this long. A negative duration ends it."""
+    """Let someone hold the lease for this long. With a negative duration, the lease has expired."""
     store.write(LEASE_KEY, Holder("someone", mark_id, "token", store.now() + for_).to_json())

@@ -22,7 +22,7 @@ BUCKET = "my-bucket"
 
 @dataclass(frozen=True)
 class Permission:
-    """What a request needs: an action on a bucket or on an object, and for lists their prefix."""
+    """What a request needs: an action on a bucket or on an object, and for listings their prefix."""
 
     action: str
     resource: str
@@ -36,7 +36,7 @@ def documented_policies(section: str) -> list[dict[str, Any]]:
 
 
 def s3_statements(*sids: str, bucket: str) -> list[Mapping[str, Any]]:
-    """The statements with these ids, for another bucket than the page's."""
+    """The statements with these ids, for a different bucket from the page's."""
     statements = [statement for policy in documented_policies("S3") for statement in policy["Statement"]]
     found = [statement for statement in statements if statement["Sid"] in sids]
     assert len(found) == len(sids), sids
@@ -45,7 +45,7 @@ def s3_statements(*sids: str, bucket: str) -> list[Mapping[str, Any]]:
 
 
 def is_allowed(needed: Permission, statements: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether some statement allows it, as AWS evaluates them; `*` and `?` match slashes, too."""
+    """Whether some statement allows it, as AWS evaluates them: `*` and `?` also match slashes."""
 
     def listed(value: str | list[str]) -> list[str]:
         return [value] if isinstance(value, str) else value

@@ -76,7 +76,7 @@ class SharedSpark(SparkResource):
 
 @contextmanager
 def on_executors(wanted: bool = True) -> Iterator[None]:
-    """Let executors do the work, as in large repositories. Otherwise the driver would do it, because there is so
+    """Make executors do the work, as in large repositories. Otherwise the driver would do it, because there is so
     little."""
     is_on_driver = property(lambda tasks: not any(map(len, tasks.pieces)))
     with mock.patch.object(Tasks, "is_on_driver", is_on_driver) if wanted else nullcontext():
@@ -265,7 +265,8 @@ def few_tasks() -> Iterator[None]:
 
 
 def later(store: Store, moment: datetime | None, *, by: timedelta = timedelta(0)) -> datetime:
-    """Wait until the store's clock is past `moment` by more than its resolution and `by`. Returns its time then.
+    """Wait until the store's clock is past `moment` by more than its resolution and `by`. Returns the time by that
+    clock.
 
     This is needed because an approval with the same second as the end of its mark is refused.
     """

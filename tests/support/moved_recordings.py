@@ -1,4 +1,4 @@
-"""Recordings moved to another kind of store. The recorded responses then name the new namespace."""
+"""Recordings moved to a different kind of store. The recorded responses then name the new namespace."""
 
 from __future__ import annotations
 

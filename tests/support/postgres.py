@@ -1,7 +1,7 @@
 """A PostgreSQL server for tests, on a free loopback port with its own folder, stopped and removed afterwards.
 
 It needs the machine's own binaries, such as those of Debian's package `postgresql`. PostgreSQL refuses to run as root,
-so that root starts it as the user `postgres` or `nobody`.
+so root starts it as the user `postgres` or `nobody`.
 """
 
 from __future__ import annotations

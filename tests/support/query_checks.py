@@ -67,8 +67,8 @@ def kept_by_commits(model: RepositoryModel, now: datetime, heads: Mapping[str, s
 
 
 def checked_what_if(history: History, model: RepositoryModel, now: datetime) -> tuple[pa.Table, pa.Table]:
-    """What other rules, other minimum ages and dropped branches would expire, in all and by branch, after checking it:
-    exactly what the oracle expires, except for objects that a path probe might keep."""
+    """What other rules, other minimum ages and dropped branches would expire, in total and by branch, after checking
+    it: exactly what the oracle expires, except for objects that a path probe might keep."""
     own, min_age = history.record.rules, history.record.min_age
     rules = (own, None, Rules(0, {"main": 2}), Rules(5), Rules(99, {"main": 0}))
     variants = [Variant(f"rules {number}", one) for number, one in enumerate(rules)]

@@ -162,7 +162,7 @@ class RecordedOracle:
         return candidates - self.committed(retained) - self.staged - self.served_without(dropped)
 
     def served_without(self, dropped: Collection[str]) -> set[str]:
-        """The addresses that other branches than these serve, as far as they were recorded."""
+        """The addresses that branches other than these serve, as far as they were recorded."""
         recorded = (self.recording.api("objects_served_by_branches") or {"objects": {}})["objects"]
         entries = [entry for branch, rows in recorded.items() if branch not in dropped for entry in rows]
         addresses = (oracle.inside(0, entry["physical_address"], [self.recording.namespace.uri]) for entry in entries)

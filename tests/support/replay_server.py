@@ -1,6 +1,6 @@
 """Replays a recording of a real server (formats §7): its API over HTTP, and its objects in a real store.
 
-The server's clock stands at `recorded_at`. The objects have the times of their upload, by the store's clock.
+The server's clock is set to `recorded_at`. The objects have the times of their upload, by the store's clock.
 """
 
 from __future__ import annotations

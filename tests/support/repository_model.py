@@ -135,7 +135,7 @@ class RepositoryModel:
 
     @operation
     def upload_the_same_again(self, a: int, b: int, c: int) -> None:
-        """Upload the same content again, as a job that rewrites its _SUCCESS file does."""
+        """Upload the same content again, as a job does that rewrites its _SUCCESS file."""
         branch = self.branch(a)
         if served := sorted(self.views[branch]):
             path = served[b % len(served)]
@@ -440,7 +440,7 @@ class RepositoryModel:
         return self.keys(self._live_entries(now)) | self.on_hold(now)
 
     def on_hold(self, now: datetime) -> set[str]:
-        """Every key that a hold names, even if something else refers to it, too."""
+        """Every key that a hold names, even if something else also refers to it."""
         keys: set[str] = set()
         for hold in self.holds.values():
             if hold.until <= micros(now) - micros(now) % oracle.SECOND:

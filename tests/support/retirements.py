@@ -1,4 +1,4 @@
-"""A sandbox with marks that need no Spark, and what their retirement leaves of them."""
+"""A sandbox with marks that need no Spark, and what remains of them after their retirement."""
 
 from __future__ import annotations
 

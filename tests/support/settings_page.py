@@ -79,7 +79,7 @@ def in_code(default: Any) -> str:
 
 
 def duration(span: timedelta) -> str:
-    """A duration in its largest unit without a fraction, 24h rather than 1d."""
+    """A duration in its largest unit without a fraction, but 24h rather than 1d."""
     seconds = int(span.total_seconds())
     units = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
     return next(

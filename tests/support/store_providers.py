@@ -242,7 +242,7 @@ REAL_AZURE = "LAKEGC_TEST_AZURE"  # a namespace in a real account, such as https
 
 
 def real_azure(uri: str) -> Provider:
-    """A real account, with the settings and credentials that lakegc itself finds. With other capabilities, the tests
+    """A real account, with the settings and credentials that lakegc itself finds. If its capabilities differ, the tests
     fail."""
     return Provider(
         name="azure",

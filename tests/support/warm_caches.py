@@ -1,4 +1,4 @@
-"""Fill the caches of Spark's classes and of the compiled decoder before tests run in several processes. Otherwise each
+"""Fill the caches of Spark's classes and of the compiled decoder before tests run in several processes. Otherwise, each
 process would fill them itself.
 
     python -m tests.support.warm_caches [spark-classes] [decoder]
