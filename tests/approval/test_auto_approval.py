@@ -308,7 +308,7 @@ def test_a_mark_whose_announcement_was_revoked_is_never_announced_again(fleet: F
 
 
 def test_a_policy_never_approves_a_mark_whose_approval_was_revoked(fleet: Fleet) -> None:
-    """Not even if the announcement, which records the revocation, is deleted."""
+    """This holds even if the announcement, which records the revocation, is deleted."""
     fleet.approve()
     fleet.lake.revoke()
     assert "revoked the announcement" in fleet.tick().sentence

@@ -102,7 +102,7 @@ def test_an_approval_that_a_killed_daemon_did_not_report_is_reported_by_the_next
 
 
 def test_an_approval_that_an_earlier_version_reported_under_its_key_is_not_reported_again(daemon: Daemon) -> None:
-    """The sensor of approved sweeps would start a second sweep."""
+    """If it were, the sensor of approved sweeps would start a second sweep."""
     daemon.fleet.approve()
     given = daemon.fleet.tick()
     assert given.proposal is not None

@@ -164,7 +164,8 @@ def test_a_summary_that_disagrees_with_the_files_is_shown_beside_their_count(
 def test_a_foreign_mark_with_one_damaged_file_is_refused_as_a_whole(
     lakegc: Lakegc, sandbox: Sandbox, lake: str, damage: bytes, words: str
 ) -> None:
-    """A file that isn't whole Parquet with addresses is named, and the rest isn't shown as if it were all."""
+    """The error names a file that isn't intact Parquet with addresses. The rest isn't shown as if it were
+    everything."""
     place = place_of(sandbox, lake)
     leave(place, "unified", "m1", ["data/s1/a"], summary_file=summary(2))
     place.store().write(f"{GC}unified/m1/deleted/part-00009-y.parquet", damage)

@@ -167,7 +167,7 @@ def test_a_duplicate_id_and_an_unknown_id_are_refused(held: Held) -> None:
 
 @pytest.mark.parametrize("command", [("list",), ("check",), ("drop", "h"), ("add", "g", "--tags", "*", *WHOSE)])
 def test_a_file_with_one_error_is_refused_as_a_whole(held: Held, command: tuple[str, ...]) -> None:
-    """No command uses a part of it; the line is named, and the file isn't changed."""
+    """No command uses a part of it. The error names the line, and the file isn't changed."""
     text = "holds:\n  - {id: h, tags: '*', owner: a, reason: b}\n  - {id: i, tag: '*', owner: a, reason: b}\n"
     held.write(text)
 

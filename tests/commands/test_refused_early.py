@@ -82,7 +82,7 @@ def test_invalid_options_ids_states_and_destinations_are_refused_before_spark_st
 def test_a_sweep_without_its_backup_is_refused_before_spark_starts(
     lake: Lake, without_spark: Callable[..., CommandOutcome]
 ) -> None:
-    """The command that makes the backup is named."""
+    """The error names the command that makes the backup."""
     lake.add_mark()
     lake.approve()
 

@@ -103,7 +103,7 @@ def test_the_share_is_of_all_listed_objects_and_bytes(
 
 
 def test_costs_are_shown_only_if_a_price_is_set(lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place) -> None:
-    """The price is for a GB of 2^30 bytes; without one, the setting is named."""
+    """The price is for a GB of 2^30 bytes; without one, the output names the setting."""
     reviewable(place, tables([expired("data/s/a", 3 * 2**40)]), facts={**FACTS, "candidate_bytes": 2**42})
 
     assert review(lakegc, sandbox, name)["monthly_savings"] is None

@@ -23,7 +23,7 @@ EXECUTE = 'dagster job execute -m lakegc_assets.definitions -j mark --tags \'{{"
 
 
 def ended(command: str) -> Result:
-    """The result of Dagster's command, run in this process. Dagster's runs are in its own process, too."""
+    """The result of Dagster's command, run in this process. Dagster also makes its runs in this process."""
     name, *arguments = shlex.split(command)
     assert name == "dagster"
     return CliRunner().invoke(cli, arguments)

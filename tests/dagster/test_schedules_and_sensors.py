@@ -385,7 +385,7 @@ def test_schedules_and_sensors_are_off_by_default() -> None:
 
 @pytest.mark.parametrize("job", [mark_job.name, sweep_job.name])
 def test_the_runs_of_every_partition_are_tagged_with_their_repository(job: str) -> None:
-    """Dagster's queue separates the runs of repositories by this tag, whoever launches them."""
+    """Dagster's queue separates the runs of repositories by this tag, no matter who launches them."""
     job_definition = defs.resolve_job_def(job)
 
     assert job_definition.get_tags_for_partition_key("lake:m1", None)[REPOSITORY_TAG] == "lake"

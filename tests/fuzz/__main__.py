@@ -40,7 +40,7 @@ class Run:
 
 
 def fuzz(name: str, corpus: Path, seconds: int, seed: int) -> Run:
-    """Fuzz a target for some seconds in a process of its own."""
+    """Fuzz a target for some seconds in a separate process."""
     options = {
         "max_total_time": seconds,
         "timeout": 2 * seconds + 600,  # `one_target` has its own limit, in CPU time

@@ -1,4 +1,4 @@
-"""Random changes of inputs: of any bytes, of JSON, and of what is inside of a table or a Parquet file."""
+"""Random changes of inputs: of any bytes, of JSON, and of the contents of a table or a Parquet file."""
 
 from __future__ import annotations
 

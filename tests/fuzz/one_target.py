@@ -26,7 +26,7 @@ MAX_S = 300  # seconds by the clock: compiled code that hangs can't be interrupt
 
 
 def main(name: str, corpus: Path, options: list[str]) -> None:
-    """Fuzz a target. New inputs that reach new code are added to the folder `corpus`."""
+    """Fuzz a target. Inputs that reach new code are added to the folder `corpus`."""
     target = TARGETS[name]
     warnings.simplefilter("error", RuntimeWarning)  # numpy's, for a number that overflows in a loop of the decoder
     logging.disable(logging.CRITICAL)

@@ -1,7 +1,7 @@
 """Parquet files of a namespace: of marks, foreign marks, sweeps, backups, permits, inventories and the server's lists.
 
 Each is refused, or gives a valid table with the declared schema. A hash in a list or record protects most of them; here
-the hash always fits, as if the list were forged, too.
+the hash always fits, as if the list were also forged.
 """
 
 from __future__ import annotations

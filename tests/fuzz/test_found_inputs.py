@@ -1,4 +1,5 @@
-"""Inputs that fuzzing found, as small as possible: each was once an error in lakegc, or read although it is damaged."""
+"""Inputs that fuzzing found, as small as possible: each once caused a bug in lakegc, or was read although it is
+damaged."""
 
 from __future__ import annotations
 
@@ -56,7 +57,7 @@ def test_a_listing_in_an_unknown_encoding_or_with_a_negative_size_is_refused(
             read(damaged)
 
 
-def test_the_parser_of_azure_raises_only_what_its_caller_expects() -> None:
+def test_the_parser_of_azure_listings_raises_only_errors_that_its_caller_expects() -> None:
     with pytest.raises(LookupError):
         parse_azure_listing(b'<?xml version="1.0" encoding="utf-9"?><a/>')
 
@@ -110,7 +111,7 @@ def test_a_message_shows_only_the_beginning_of_a_long_text_from_outside() -> Non
     ids=str,
 )  # fmt: skip
 def test_recorded_capabilities_of_the_wrong_type_are_not_used(field: dict[str, Any]) -> None:
-    """[False] would count as true: the store would be taken to list in byte order."""
+    """If [False] counted as true, lakegc would assume that the store lists in byte order."""
     record = json.loads((RECORDED / "store.json").read_bytes())
     record["capabilities"] |= field
     namespace.put(RECORD_KEY, json.dumps(record).encode())
@@ -144,7 +145,7 @@ def _parquet(table: pa.Table, **options: Any) -> bytes:
 
 
 def test_text_in_parquet_that_is_not_utf8_is_refused() -> None:
-    """Arrow's reader doesn't check it, so it was an error later on, wherever the text was used first."""
+    """Arrow's reader doesn't check it, so it would cause an error later, where the text is first used."""
     text = pa.array([b"data/\x80"], pa.binary()).view(pa.string())
     marked, listed = ({"address": text}, {UNCOMMITTED_COLUMNS[0]: text, UNCOMMITTED_COLUMNS[1]: [1]})
 
@@ -159,7 +160,7 @@ def test_text_in_parquet_that_is_not_utf8_is_refused() -> None:
 
 
 def test_a_parquet_file_with_a_negative_number_of_rows_is_refused() -> None:
-    """In Python, the length of what Arrow reads from it is a SystemError."""
+    """Taking the length of what Arrow reads from it raises a SystemError in Python."""
     data = base64.b64decode(NEGATIVE_ROWS)
 
     for read in (lambda: addresses_in(data, "here"), lambda: address_column(data, "here")):
@@ -189,7 +190,7 @@ def test_a_small_parquet_file_whose_rows_would_fill_the_memory_is_refused(
 
 
 @pytest.mark.parametrize("rows", [0, 1, 511, 512, 513, 5_000])
-def test_batches_have_all_rows_in_order(rows: int) -> None:
+def test_batches_of_a_parquet_file_have_all_its_rows_in_order(rows: int) -> None:
     table = pa.table({"address": [f"{n:05d}" for n in range(rows)], "size": list(range(rows))})
     data = _parquet(table)
 

@@ -18,7 +18,7 @@ KINDS = [(target.name, kind) for target in TARGETS.values() for kind in target.k
 
 @pytest.mark.parametrize(("target", "kind"), KINDS, ids=lambda value: getattr(value, "name", value))
 def test_intact_inputs_are_read(target: str, kind: Kind) -> None:
-    """Otherwise, changes of them would only test refusals."""
+    """If they weren't, changes to them would only test refusals."""
     before = fuzzing.accepted
     for seed in kind.seeds():
         kind.check(seed)
@@ -28,7 +28,7 @@ def test_intact_inputs_are_read(target: str, kind: Kind) -> None:
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_changed_inputs_are_read_or_refused_with_a_message(name: str) -> None:
-    """Never another exception, and never a value that contradicts itself."""
+    """They never raise a different exception, and never give a value that contradicts itself."""
     target, random = TARGETS[name], Random(1)
     seeds = target.seeds()
     for _ in range(CHANGES.get(name, DEFAULT)):

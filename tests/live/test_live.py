@@ -35,7 +35,7 @@ WAIT_LIMIT_S = 60
 
 @dataclass(frozen=True)
 class Live:
-    """A fresh repository on a real server, and the settings that lead to it and its store."""
+    """A new repository on a real server, and the settings for the server and its store."""
 
     api: Any
     repository: str

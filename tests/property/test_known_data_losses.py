@@ -331,7 +331,7 @@ KNOWN = ("data/direct", "data/slice/id", "data/slice/id,token", "data/!ab/c/slic
 
 @pytest.mark.parametrize("local_adapter", [True, False])
 def test_unknown_object_kinds_are_never_candidates(tmp_path: Path, local_adapter: bool) -> None:
-    """Keys that lakeFS doesn't give to objects aren't even listed, whatever they are and whoever wrote them.
+    """Keys that lakeFS doesn't give to objects aren't even listed, no matter what they are or who wrote them.
 
     projectnessie/nessie#9879, trinodb/trino#19965, apache/amoro#1959
     """
@@ -348,7 +348,7 @@ def test_unknown_object_kinds_are_never_candidates(tmp_path: Path, local_adapter
 
 
 def test_commits_of_an_unknown_version_stop_the_mark() -> None:
-    """The rules of earlier versions may not apply to them.
+    """The rules of earlier versions might not apply to them.
 
     lance-format/lance#8956
     """

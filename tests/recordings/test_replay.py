@@ -129,7 +129,7 @@ def test_every_recorded_call_gets_the_recorded_response(recording: Recording, la
 
 
 def test_dangling_commits_are_served_from_the_dump(lake: LakeFS) -> None:
-    """A log can begin at such a commit, too."""
+    """A log can also begin at such a commit."""
     assert lake.commit("tiny", "2" * 64).parents == ("1" * 64,)
     assert [commit.id[0] for commit in lake.log("tiny", "main")] == ["3", "1"]
     assert [commit.id[0] for commit in lake.log("tiny", "v1")] == ["1"]

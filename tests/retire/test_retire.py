@@ -48,7 +48,7 @@ def actions(lake: OldMarks) -> dict[str, Action]:
 def test_a_retirement_removes_exactly_the_files_of_old_marks(lake: OldMarks) -> None:
     """The records of the marks stay. Files with similar names beside them stay, and so do the holds, the quarantine,
     the history, and files in a mark's folder that lakegc doesn't know. If a re-verification has an unreadable record,
-    all its parts stay that may have addresses to which other repositories refer. Of restores, one file of each kind
+    all its parts stay that may have addresses to which other repositories refer. For restores, one file of each kind
     stays."""
     store = lake.target.place.store()
     others = {

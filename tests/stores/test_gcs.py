@@ -295,7 +295,7 @@ def test_noncurrent_versions_are_not_listed(fake_gcs: FakeGCS) -> None:
     ],
 )
 def test_soft_delete_is_reported(status: int, document: object, meaning: str) -> None:
-    """If lakegc may not read the bucket's settings, it reports soft delete as unknown."""
+    """If lakegc isn't allowed to read the bucket's settings, it reports soft delete as unknown."""
     with replying(status, json.dumps(document).encode(), JSON) as fixed_server:
         assert at(fixed_server.settings()).delete_effect() is DeleteEffect[meaning]
 

@@ -53,7 +53,7 @@ def test_every_method_raises_an_error_for_a_missing_object(store: Store) -> None
 
 
 def test_every_method_reports_a_missing_bucket_as_missing(provider: Provider) -> None:
-    """Methods that look up a single key report the missing bucket or root, too."""
+    """Methods that look up a single key also report the missing bucket or root."""
     store = provider.open(provider.nowhere())
 
     for act in (

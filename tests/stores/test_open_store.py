@@ -86,8 +86,8 @@ def test_a_store_at_a_custom_endpoint_has_to_be_probed(uri: str, endpoint: str |
 
 
 def test_every_azure_account_has_to_be_probed() -> None:
-    """Hierarchical accounts accept other keys. If an endpoint is configured, it is named instead of the account's
-    own."""
+    """Hierarchical accounts accept different keys. The name of the server is that of the configured endpoint, if there
+    is one."""
     namespace = Namespace.parse("https://account.blob.core.windows.net/c/ns")
 
     assert endpoint_to_probe(namespace, StoreSettings()) == "https://account.blob.core.windows.net"

@@ -81,7 +81,7 @@ def test_the_etag_of_a_plain_upload_is_an_md5_if_the_store_is_known_to_use_md5(s
 
 
 def test_the_etag_of_a_multipart_upload_is_not_an_md5(server: S3Server) -> None:
-    """An upload in a single part has such a tag, too."""
+    """An upload in a single part also has such a tag."""
     client = server.client()
     place = {"Bucket": "s3-tests", "Key": "parts/data/x"}
     upload = client.create_multipart_upload(**place)["UploadId"]

@@ -282,7 +282,7 @@ class Replay:
         return JSONResponse(objects[place])
 
     async def _diff(self, request: Request) -> Response:
-        """The paths at which a branch serves other content than its head, or 404 if that was not recorded."""
+        """The paths at which a branch serves content that differs from its head, or 404 if that was not recorded."""
         branch = request.path_params["branch"]
         head = self._heads().get(branch)
         if head is None or (served := self._objects(branch)) is None:

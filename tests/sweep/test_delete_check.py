@@ -168,7 +168,7 @@ def test_an_object_that_appeared_since_the_listing_counts_as_changed() -> None:
 
 
 def test_the_reported_size_comes_from_the_mark_or_else_from_the_object_found() -> None:
-    """A report with other sizes than the approved ones would mislead its readers."""
+    """A report with sizes that differ from the approved ones would mislead its readers."""
     rows = [pending("a"), pending("b", size=None), pending("c", size=None), pending("d")]
     result = checked(rows, [stored_row("a", size=7), stored_row("b", size=7)])
 

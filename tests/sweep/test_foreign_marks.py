@@ -71,7 +71,7 @@ def test_a_sweep_whose_listing_failed_lists_again_when_resumed(lake: Lake, monke
 def test_a_sweep_is_refused_if_its_settings_lack_a_hold_that_the_approvers_settings_had(
     lake: Lake, lakegc: Lakegc, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only the sweep applies holds to a foreign mark, and a different process may not have the fleet file."""
+    """Only the sweep applies holds to a foreign mark, and a different process might not have the fleet file."""
     hold = {"id": "kept", "prefix": "data/s/a", "owner": "ada", "reason": "because"}
     known = replace(lake.target, configured_holds=parse_configured_holds([hold], "lakegc.toml"))
     with monkeypatch.context() as with_hold:
@@ -207,7 +207,7 @@ def test_objects_written_after_a_foreign_mark_are_kept_whatever_its_summary_says
 def test_a_sweep_is_refused_if_its_settings_lack_a_server_that_the_approvers_settings_had(
     lake: Lake, lakegc: Lakegc, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only the sweep reads other repositories for a foreign mark, and a different process may not have the fleet
+    """Only the sweep reads other repositories for a foreign mark, and a different process might not have the fleet
     file."""
     with monkeypatch.context() as with_servers:
         with_servers.setattr(LakeFS, "servers", ("lab", "prod"))

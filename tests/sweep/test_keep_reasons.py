@@ -201,7 +201,7 @@ def test_an_approval_is_refused_if_the_holds_in_the_settings_have_changed_since_
 
 
 def test_a_sweep_is_refused_if_the_settings_lack_a_hold_that_the_mark_used(lake: Lake) -> None:
-    """A process in another folder may not read the fleet file. The hold might cover what has been tagged since the
+    """A process in another folder might not read the fleet file. The hold might cover what has been tagged since the
     mark."""
     settings = with_holds(lake, audit=lake.kept.address)
     Marker().mark(settings, "lake", "m1", ANY_AGE)

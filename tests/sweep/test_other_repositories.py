@@ -289,7 +289,7 @@ def test_identical_content_re_staged_in_another_repository_is_live(
     sandbox: Sandbox, server: TamperingProxy, lake: SandboxRepository
 ) -> None:
     """No list and no diff of that repository shows the staged address, but its branch serves it. The mark and every
-    re-verification therefore probe the path. If the probe has no clear result, the object is kept, too."""
+    re-verification therefore probe the path. If the probe has no clear result, the object is also kept."""
     other, third = sandbox.repository("other"), sandbox.repository("third")
     before, later, unclear, free = (garbage(lake, name) for name in ("before", "late", "unclear", "nobody's object"))
     stage_again_elsewhere(other, before, "before", b"before")

@@ -157,11 +157,11 @@ def lake(seaweedfs: SeaweedFS, tmp_path: Path) -> Iterator[tuple[Sandbox, Sandbo
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("offset", range(len(WAYS)) if os.environ.get("LAKEGC_ALL_RACES") else [0])
-def test_objects_that_become_live_between_two_steps_are_kept_or_named_and_restorable(
+def test_objects_that_become_live_between_two_steps_are_kept_or_reported_and_restorable(
     lake: tuple[Sandbox, SandboxRepository], offset: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Objects that become live before a re-verification are kept. Later ones are named by the closing re-verification
-    at the latest, and an undo restores them."""
+    """Objects that become live before a re-verification are kept. Later ones are reported by the closing
+    re-verification at the latest, and an undo restores them."""
     sandbox, repository = lake
     store = target_of(sandbox.settings, "lake").place.store()
     prepared = Lake(repository, store)

@@ -382,7 +382,7 @@ def test_an_object_whose_copy_differs_is_not_deleted(task: Task, monkeypatch: py
 def test_an_object_replaced_after_it_was_copied_to_quarantine_is_not_deleted(
     task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The copy stays, too, until a purge. An object that wasn't replaced is quarantined."""
+    """The copy also stays, until a purge. An object that wasn't replaced is quarantined."""
     rows = task.write("a", "b")
     really = quarantine.copy_verified
 

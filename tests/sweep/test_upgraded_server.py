@@ -47,7 +47,7 @@ def upgraded(sandbox: Sandbox) -> Iterator[tuple[dict[str, str], set[str]]]:
 
 def test_a_sweep_gives_the_same_result_if_the_server_was_restarted_and_upgraded_since_its_mark(tmp_path: Path) -> None:
     """Fields that lakegc doesn't know are ignored, and missing optional ones have their defaults. The server's address
-    changes, too."""
+    also changes."""
     with Sandbox(tmp_path) as sandbox:
         lake = sandbox.create("lake")
         for content in (b"old", b"new"):

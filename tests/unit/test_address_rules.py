@@ -168,7 +168,7 @@ _texts = st.text(st.sampled_from("da/t0-é\n."), max_size=6)
 @example([], True)
 @example(["data/x", "data/y"], True)
 def test_the_rules_give_the_same_results_for_columns_and_single_addresses(keys: list[str], local_adapter: bool) -> None:
-    """The Arrow forms agree with the plain ones on random addresses, too."""
+    """The Arrow forms also agree with the plain ones on random addresses."""
     column = pa.array(keys, pa.string())
     candidates = [rules.is_candidate(key, local_adapter=local_adapter) for key in keys]
     assert rules.are_candidates(column, local_adapter=local_adapter).to_pylist() == candidates

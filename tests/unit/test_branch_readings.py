@@ -237,7 +237,7 @@ def run_at(folder: Path, keys: Sequence[str]) -> Any:
 
 @pytest.mark.parametrize("slash", ["", "/"])
 def test_every_file_of_the_list_at_a_reported_location_is_read(tmp_path: Path, slash: str) -> None:
-    """Files beyond the reported number are read, too, but no file outside the location."""
+    """Files beyond the reported number are also read, but no file outside the location."""
     run = run_at(tmp_path, ["_lakefs/lists/rX/a", "_lakefs/lists/rX/b", "_lakefs/lists/rX1/c", "_lakefs/lists/r/d"])
 
     for announced in (0, 1, 2):

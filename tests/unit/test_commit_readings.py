@@ -94,7 +94,7 @@ def test_a_commit_is_accepted_only_if_its_id_matches_its_content() -> None:
 
 
 def test_ancestors_are_read_through_every_parent_up_to_known_commits() -> None:
-    """Each commit is read once. Ancestors of known commits are known, too."""
+    """Each commit is read once. Ancestors of known commits are also known."""
     server = Server(ALL)
 
     ancestors = list(unknown_ancestors(server, "lake", {}, [HEAD.id, OTHER.id, HEAD.id]))  # type: ignore[arg-type]

@@ -144,7 +144,7 @@ def no_spark() -> SparkSession:
 
 
 def test_files_of_an_earlier_attempt_are_ignored_and_removed(place: Place, folder: Path) -> None:
-    """A file beside the listed ones is no part of the dataset, and writing the dataset anew removes it first."""
+    """A file beside the listed ones isn't part of the dataset. Writing the dataset again removes it first."""
     write_rows(place, FOLDER, ROWS, SCHEMA)
     write_file(place, FOLDER, "part-left.parquet", parquet_bytes(table(ROWS)), len(ROWS))
 
@@ -193,7 +193,7 @@ def test_a_failed_rewrite_leaves_no_dataset(place: Place) -> None:
 
 
 def test_a_changed_list_of_files_counts_as_damage(place: Place, folder: Path, dataset: Dataset) -> None:
-    """Every byte counts, and a shorter list of intact files is damage, too."""
+    """Every byte counts, and a shorter list of intact files is damage as well."""
     shorter = Dataset(FOLDER, dataset.files[:1])
     for data in (shorter.files_json(), dataset.files_json() + b"\n", b""):
         (folder / "_files.json").write_bytes(data)

@@ -56,7 +56,7 @@ def test_help_imports_no_slow_package(helps: dict[str, Any]) -> None:
 
 
 def test_every_command_has_help(helps: dict[str, Any]) -> None:
-    """Commands in a group have help, too. The help begins with the usage, and the exit code is 0."""
+    """Commands in a group also have help. The help begins with the usage, and the exit code is 0."""
     assert {"", "mark", "sweep", "holds", "holds lake add", "sandbox up"} <= set(helps)
     for code, text, _ in helps.values():
         assert code == 0

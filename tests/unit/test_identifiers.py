@@ -1,4 +1,4 @@
-"""Partition keys: what Dagster's UI makes of them, and keys of earlier versions."""
+"""Partition keys: how Dagster's UI reads them, and keys of earlier versions."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ UNQUOTED = re.compile(r"[a-zA-Z0-9_:./@-]+")
 PARTITION = Partition.of("lab/events", "20261121T085000Z")
 
 
-def test_dagsters_ui_takes_a_key_for_one_partition_of_one_dimension() -> None:
-    """Its dialogs split a key at `|`, and select with a grammar."""
+def test_dagsters_ui_reads_a_key_as_one_partition_of_one_dimension() -> None:
+    """The UI's dialogs split keys at `|`, and parse selections by a grammar."""
     assert str(PARTITION) == "lab/events:20261121T085000Z"
     assert UNQUOTED.fullmatch(str(PARTITION))
     PARTITIONS.build_add_request([str(PARTITION)])  # Dagster refuses invalid keys
 
 
 def test_keys_of_earlier_versions_are_read() -> None:
-    """A Dagster instance keeps them, but no new one is added."""
+    """A Dagster instance keeps them, but lakegc adds no new ones."""
     assert PARTITION.keys == ("lab/events:20261121T085000Z", "lab/events|20261121T085000Z")
     assert [Partition.parse(key) for key in PARTITION.keys] == [PARTITION, PARTITION]
 

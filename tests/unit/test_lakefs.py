@@ -170,7 +170,7 @@ def test_every_field_of_a_commit_is_read(script: Script, lake: LakeFS) -> None:
 def test_a_commit_with_a_missing_or_mistyped_field_is_an_error(
     script: Script, lake: LakeFS, changed: dict[str, Any]
 ) -> None:
-    """A merge without a version is an error, too, because its main parent can't be determined."""
+    """A merge without a version is also an error, because its main parent can't be determined."""
     script.on("GET lake/commits/c1", reply(200, commit("c1", []) | changed))
 
     with pytest.raises(DamagedData):
@@ -540,7 +540,7 @@ def test_an_unreadable_repository_is_not_mistaken_for_a_missing_dump(
 
 @pytest.mark.parametrize("response", [reply(500, {"message": "kv"}), reply(201, {"branches_meta_range_id": "b"})])
 def test_a_failed_dump_is_an_error(script: Script, lake: LakeFS, response: Response) -> None:
-    """A dump that lacks a table is an error, too."""
+    """A dump that lacks a table is also an error."""
     script.on(DUMP, response)
 
     with pytest.raises((Unavailable, DamagedData)):
@@ -574,7 +574,7 @@ def test_a_path_is_requested_exactly_as_it_is(script: Script, lake: LakeFS, path
 
 
 def test_a_404_means_that_nothing_is_served_only_if_the_branch_exists(script: Script, lake: LakeFS) -> None:
-    """The server answers 404 in both cases. If the branch is missing, listing it is answered with 404, too."""
+    """The server answers 404 in both cases. If the branch is missing, listing it is also answered with 404."""
     script.on(STAT, reply(404, {"message": "not found"})).on(LS, page([stats("a/b")], "a/b"))
     assert lake.stat("lake", "main", "a") is None
     assert [(query["prefix"], query["amount"]) for call, query, _ in script.received if call.endswith("/ls")] == [
@@ -636,7 +636,7 @@ def test_an_unclear_response_is_an_error_and_never_means_absence(
 def test_an_object_with_a_missing_or_mistyped_field_is_an_error(
     script: Script, lake: LakeFS, changed: dict[str, Any]
 ) -> None:
-    """A response about another path is an error, too."""
+    """A response about another path is also an error."""
     script.on(STAT, reply(200, stats("a") | changed))
 
     with pytest.raises(DamagedData):
@@ -669,7 +669,7 @@ def test_a_page_of_served_objects_has_the_offset_of_the_next_one(script: Script,
 
 @pytest.mark.parametrize("paths", [["b", "a"], ["a", "a"], ["0"]])
 def test_a_listing_out_of_order_is_an_error(script: Script, lake: LakeFS, paths: list[str]) -> None:
-    """A listing that starts before the requested path is an error, too."""
+    """A listing that starts before the requested path is also an error."""
     script.on(LS, page([stats(path) for path in paths]))
 
     with pytest.raises(DamagedData, match="out of order"):

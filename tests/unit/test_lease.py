@@ -275,7 +275,7 @@ def test_releasing_a_lost_lease_leaves_the_successors_lease_unchanged(lake: Lake
 
 
 def test_a_released_lease_is_free_at_once(lake: Lake) -> None:
-    """A renewed lease is free at once, too. Releasing it twice is harmless."""
+    """A renewed lease is also free at once. Releasing a lease twice is harmless."""
     lease = lake.take("ann")
     lease.renew()
     lease.release()

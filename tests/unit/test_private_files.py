@@ -122,7 +122,7 @@ def test_a_secret_on_the_command_line_is_refused(given: str, capsys: pytest.Capt
 
 
 def test_every_secret_setting_is_recognized_by_its_type() -> None:
-    """A secret that is added later is therefore refused on the command line, too."""
+    """A secret that is added later is therefore also refused on the command line."""
     assert {name for name in Settings.model_fields if Settings.is_secret(name, "")} >= {
         option.partition("=")[0] for option in SECRETS[:-1]
     }

@@ -31,7 +31,7 @@ def mine() -> ProcessIdentity:
 
 
 def test_a_process_that_ended_is_known_to_be_dead(mine: ProcessIdentity) -> None:
-    """A zombie counts as dead, too: it has ended, but its parent hasn't waited for it."""
+    """A zombie also counts as dead: it has ended, but its parent hasn't waited for it."""
     with subprocess.Popen([sys.executable, "-c", f"{SHOW}\ninput()"], stdin=-1, stdout=-1, text=True) as process:
         assert process.stdout is not None
         assert process.stdin is not None
@@ -61,7 +61,7 @@ def test_a_process_on_another_machine_or_in_another_container_is_not_known_to_be
 
 
 def test_a_process_that_is_hidden_from_this_user_is_not_known_to_be_dead(mine: ProcessIdentity, tmp_path: Path) -> None:
-    """/proc may not show a process that exists."""
+    """/proc might not show a process that exists."""
     (tmp_path / "self").symlink_to(str(os.getpid()))
     for name in ("sys/kernel/random/boot_id", f"{os.getpid()}/stat"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -145,7 +145,7 @@ def test_many_neighboring_paths_are_probed_by_page_and_a_few_one_by_one(paths: i
     ids=lambda e: type(e).__name__,
 )
 def test_a_path_probe_that_fails_is_unclear(error: LakegcError) -> None:
-    """The probes after the first failure are unclear, too. Their candidates are kept."""
+    """The probes after the first failure are also unclear. Their candidates are kept."""
     server = Branches({"a": {"p": address(1)}, "b": {}, "c": {"p": address(3)}}, failing={"b": error})
     requested = [*rows("a", ["p"]), *rows("b", ["p", "q"]), *rows("c", ["p"])]
     results = [row for batch in probe_batches(requested, server.as_lakefs(), NAMESPACE) for row in batch.to_pylist()]

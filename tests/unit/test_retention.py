@@ -84,7 +84,7 @@ def test_a_verdict_has_the_date_message_and_metarange_of_its_commit() -> None:
 
 
 def test_branch_heads_are_retained_whatever_their_age() -> None:
-    """A rule of zero days retains them, too."""
+    """Even a rule of zero days retains them."""
     old = commit("a", created=NOW - 9999 * DAY)
 
     assert retained([old], {"main": "a"}, Rules(0)) == {"a"}
@@ -287,7 +287,7 @@ def test_a_rule_with_a_huge_number_of_days_retains_commits_forever(days: int) ->
 
 
 def test_without_rules_every_commit_is_retained() -> None:
-    """Dangling commits are retained, too. No verdict names a branch or a date."""
+    """Dangling commits are also retained. No verdict names a branch or a date."""
     by_id = verdicts([*EXAMPLE, commit("lost", created=march(1))], {"main": "m0326"}, None)
 
     assert {name for name, verdict in by_id.items() if verdict.retained} == {"lost", *(c.id for c in EXAMPLE)}

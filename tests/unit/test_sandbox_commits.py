@@ -135,7 +135,7 @@ def test_every_table_of_a_commit_has_the_id_of_its_content(lake: SandboxReposito
 
 
 def test_a_commit_rewrites_only_the_ranges_that_changed(lake: SandboxRepository) -> None:
-    """Of many ranges, one changed path makes at most two new ones. All others are the parent's, with the same ids and
+    """One changed path causes at most two new ranges out of many. All others are the parent's, with the same ids and
     files."""
     lake.put_many("main", [(f"k{number:04d}", b"old") for number in range(400)])
     first = lake.commit("main", "first")

@@ -394,8 +394,8 @@ def test_a_log_filtered_by_paths_is_refused(api: Any) -> None:
 
 
 def test_the_request_log_has_one_line_for_each_request(tmp_path: Path) -> None:
-    """Each line has the time, the method, the path as sent, the status and the milliseconds. Refused requests are
-    logged, too."""
+    """Each line has the time, the method, the path as sent, the status and the milliseconds. Refused requests are also
+    logged."""
     lines: list[str] = []
     with Sandbox(tmp_path / "sandbox", request_log=lines.append) as sandbox:
         sandbox.set_clock(THEN)

@@ -44,7 +44,7 @@ def xid_time(xid: str) -> int:
 
 
 def test_server_store_and_files_use_the_clock_that_was_set(sandbox: Sandbox) -> None:
-    """Entries, names and commits use it, too."""
+    """Entries, names and commits also use it."""
     sandbox.set_clock(THEN)
     lake = sandbox.repository("lake")
     settings = Settings.load({}, Path("/nowhere"), **sandbox.settings)

@@ -48,7 +48,7 @@ def test_each_address_is_reported_once_with_its_change(
 
 @pytest.mark.parametrize("tables", [["b", "a"], ["a", "a"], ["a", "b", "", "a"], ["a", "b", "", "b", "c"]])
 def test_a_set_out_of_order_is_an_error(tables: list[str]) -> None:
-    """A set that names an address twice is an error, too, whether in one table or in two."""
+    """A set that names an address twice is also an error, whether in one table or in two."""
     parts = "\n".join(tables).split("\n\n")
 
     def broken() -> Iterator[pa.Table]:

@@ -250,7 +250,7 @@ def test_a_misspelled_variable_is_refused_with_the_closest_name(home: Path, name
 @pytest.mark.parametrize(("old", "new"), RENAMED.items())
 def test_a_renamed_setting_is_refused_with_its_new_name(home: Path, old: str, new: str) -> None:
     """If it were ignored, a bound that somebody relies on would silently return to its default. Setting both names is
-    refused, too."""
+    also refused."""
     before, now = f"LAKEGC_{old.upper()}", f"LAKEGC_{new.upper()}"
 
     assert new in Settings.model_fields
@@ -271,7 +271,7 @@ def test_one_error_names_all_renamed_variables(home: Path) -> None:
 
 
 def test_an_unknown_variable_is_refused(home: Path) -> None:
-    """If there are several, all of them are named."""
+    """If there are several, the error names all of them."""
     with pytest.raises(WrongUsage, match=r"LAKEGC_XYZZY is not a .* LAKEGC_ZYX is not a lakegc setting\. Correct"):
         Settings.load({"LAKEGC_XYZZY": "1", "LAKEGC_ZYX": "1"}, home)
 

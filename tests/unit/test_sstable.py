@@ -411,7 +411,7 @@ def test_properties_are_read_without_reading_the_records() -> None:
 
 
 def test_a_few_entries_are_decoded_without_compiling() -> None:
-    """Compiled loops decode large tables. Once they are compiled, they decode small tables, too."""
+    """Compiled loops decode large tables. Once they are compiled, they also decode small tables."""
     code = """
 from spark_resources.sstable.decoders import VECTORIZED_MIN_BYTES, default_decoder
 print(*(default_decoder(size).name for size in (0, VECTORIZED_MIN_BYTES - 1, VECTORIZED_MIN_BYTES, 0)))

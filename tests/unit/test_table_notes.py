@@ -100,7 +100,7 @@ ADDRESS = st.one_of(URIS, st.just("data/relative"))
 def test_no_table_with_an_address_in_the_namespace_is_left_unread(
     addresses: list[str], uri: str, kind: AddressType
 ) -> None:
-    """Nor is one with an address that would stop the mark because it may be in the namespace."""
+    """This also holds for an address that would stop the mark because it may be in the namespace."""
     if not has_no_address_in(noted(addresses, kind=kind), uri):
         return
     columns = entries(addresses, [1] * len(addresses), kind)

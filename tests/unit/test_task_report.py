@@ -44,7 +44,7 @@ def test_counters_by_key_are_summed_for_each_key() -> None:
 
 
 def test_the_driver_receives_the_reports_of_all_tasks(spark: SparkSession) -> None:
-    """Partitions without rows report, too."""
+    """Partitions without rows also send a report."""
 
     def work(batches: Batches, report: TaskReport) -> None:
         report.count(tasks=1, rows=sum(batch.num_rows for batch in batches))
