@@ -50,8 +50,7 @@ class Held:
 
 @pytest.fixture
 def held(sandbox: Sandbox, lakegc: Lakegc) -> Held:
-    """Three commits on main, the second of which is tagged and of legal interest; the rules retain only the last
-    one."""
+    """Three commits on main. The second one has a tag and the metadata `legal`; the rules retain only the last one."""
     lake, now = sandbox.create(f"held-{next(_serial)}"), sandbox.now()
     for days, metadata in ((60, {}), (50, {"legal": "hold"}), (40, {})):
         lake.put("main", "a", f"{days}".encode())

@@ -22,7 +22,7 @@ def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
 
 
 @pytest.mark.parametrize("objects", [0, 10])
-def test_a_repository_of_ten_objects_or_none_goes_through_every_step(
+def test_repositories_of_ten_objects_and_of_none_go_through_every_step(
     lakegc: Lakegc, sandbox: Sandbox, objects: int
 ) -> None:
     """Half of the objects were overwritten before they were committed: these are garbage."""

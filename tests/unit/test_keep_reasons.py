@@ -100,7 +100,7 @@ def test_a_probe_without_a_clear_result_keeps_every_object_of_its_size() -> None
     ]
 
 
-def test_an_object_on_hold_is_kept_and_all_its_holds_are_named() -> None:
+def test_an_object_on_hold_is_kept_and_all_its_holds_are_reported() -> None:
     """The holds match by address or by prefix. Each id is listed once, in order."""
     on_hold = [{"address": "a/1", "hold": "h2"}, {"address": "a/1", "hold": "h1, h2"}, {"address": "c", "hold": "h3"}]
     reasons = [(HOLD, keep_reasons.on_hold("held", [("h0", "a/"), ("h9", "x")]))]
