@@ -5,8 +5,8 @@ LAKEGC_RANDOM_REPOSITORIES says how many there are, LAKEGC_RANDOM_SEED which one
 
     LAKEGC_RANDOM_REPOSITORIES=2000 uv run pytest -n 0 tests/property/test_random_repositories.py
 
-The same seed draws the same repositories. A repository that fails is made small and printed, with a line that repeats
-it: `@reproduce_failure(...)`, to be put above the test.
+The same seed draws the same repositories. A repository that fails is shrunk and printed, with a line that repeats it:
+`@reproduce_failure(...)`, which has to be put above the test.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Example:
         return Marked(self.lake.folder, mark_id, self.output("review", "lake", mark_id, "--list", "--format", "jsonl"))
 
     def expired(self, stored: Mapping[str, int], mark: Marked) -> set[str]:
-        """What the oracle says of a mark, by the times that it recorded."""
+        """What the oracle says about a mark, by the times that the mark recorded."""
         cutoff = mark.start - timedelta(microseconds=self.drawn.min_age[1])
         return self.lake.expired(stored, self.drawn.scope, cutoff=cutoff, now=mark.server_now)
 
@@ -202,7 +202,7 @@ class Example:
         lake.check_model()
 
     def kept(self, now: datetime) -> set[str]:
-        """What a sweep must keep: what is live now or on hold, and what isn't the marked object any more."""
+        """What a sweep must keep: what is now live or on hold, and what is no longer the marked object."""
         kept = self.lake.live_keys(now) | self.lake.on_hold(now) | self.rewritten
         if self.drawn.scope == "uncommitted":
             kept |= self.lake.keys(entry for tree in self.lake.trees.values() for entry in tree.values())
@@ -224,7 +224,7 @@ class Example:
         assert not [file for file in quarantined.rglob("*") if file.is_file()]
 
     def mark_again(self) -> None:
-        """A second mark, which sees what the first one, its sweep and others left."""
+        """A second mark, which sees what the first mark, its sweep and others left behind."""
         now = self.let_pass(SOON)
         stored, live = self.lake.stored(), self.lake.live_keys(now)
         missing = live - stored.keys()
@@ -253,7 +253,7 @@ def assert_none(what: str, wrong: set[str]) -> None:
 
 @contextmanager
 def local_zone(zone: str) -> Iterator[None]:
-    """Let this process be in another zone."""
+    """Put this process into a different time zone."""
     with mock.patch.dict(os.environ, {"TZ": zone}):
         time.tzset()
         try:
@@ -264,7 +264,7 @@ def local_zone(zone: str) -> Iterator[None]:
 
 
 def in_memory() -> str | None:
-    """A folder in memory, if there is one: most of the time of a small sweep is spent on writing files to disk."""
+    """A folder in memory, if there is one, because a small sweep spends most of its time writing files to disk."""
     return "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
@@ -294,7 +294,7 @@ def check_repository(drawn: Drawn) -> None:
 def test_the_command_line_marks_and_sweeps_exactly_the_garbage_of_random_repositories(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Whatever is drawn: all live objects stay, byte for byte, and all garbage goes."""
+    """Whatever is drawn, all live objects are kept, byte for byte, and all garbage is deleted."""
     TALLY.clear()
     try:
         check_repository()

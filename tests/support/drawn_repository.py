@@ -42,7 +42,7 @@ class Written(NamedTuple):
 
 
 class DrawnRepository(RepositoryModel):
-    """A repository, the objects written into its namespace in their order, and all its commits in theirs."""
+    """A repository, with the objects written into its namespace and all its commits, in order."""
 
     def __init__(self, sandbox: Sandbox, name: str, *, created: datetime) -> None:
         super().__init__(sandbox, name, created=created)
@@ -136,7 +136,7 @@ class DrawnRepository(RepositoryModel):
             set_rules(self.repository, Rules(*rules))
 
     def set_holds(self, holds: Iterable[oracle.H], *, written: int) -> None:
-        """Put these holds in force, and write the first ones of them into the namespace's file."""
+        """Put these holds in force, and write the first ones into the namespace's file."""
         self.holds = {f"h{number}": hold for number, hold in enumerate(holds)}
         every_hold = self.holds
         try:
