@@ -291,7 +291,7 @@ def copied(marked: Marked, mark_id: str, record: MarkRecord) -> Path:
 
 
 def test_the_latest_mark_is_the_finished_one_that_began_last(hostile: Marked, lakegc: Lakegc) -> None:
-    """Ids don't matter. Without an id, the latest is meant."""
+    """Ids don't matter. If no id is given, the command uses the latest mark."""
     record = Mark.open(hostile.place, "m1").record
     folders = [
         copied(hostile, "z-older", replace(record, start=record.start - timedelta(days=1))),

@@ -49,7 +49,7 @@ def with_garbage(repository: SandboxRepository) -> str:
 
 
 def test_re_staged_content_that_is_moved_between_lists_and_path_probes_is_kept(sandbox: Sandbox) -> None:
-    """Identical content re-staged is on no list. Moved away before its path is probed, it is on the last list."""
+    """Re-staged identical content is on no list. If it is moved before its path is probed, it is on the last list."""
     lake = sandbox.create("lake")
     garbage = with_garbage(lake)
     lake.put("main", "_SUCCESS", b"done")

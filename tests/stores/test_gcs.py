@@ -230,7 +230,7 @@ def test_deletes_of_keys_that_are_dot_segments_or_reserved_names_are_never_sent(
 
 @pytest.mark.parametrize("uri", ["gs://bucket/a%20b", "gs://bucket/a?b", "gs://../ns", "gs://./ns", "gs://bucket/a\nb"])
 def test_an_ambiguous_namespace_is_refused(uri: str) -> None:
-    """lakeFS reads such a namespace as another place, or it has no bucket or an impossible path."""
+    """lakeFS reads such a namespace as a different place, or it has no bucket or an impossible path."""
     with pytest.raises(WrongUsage):
         at(StoreSettings(gcs_anonymous=True), uri)
 

@@ -87,7 +87,7 @@ def runs(seaweedfs: SeaweedFS, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield done
 
 
-def test_a_mark_and_its_approval_need_no_other_permissions_than_documented(runs: Runs) -> None:
+def test_a_mark_and_its_approval_need_only_the_documented_permissions(runs: Runs) -> None:
     for name in ("mark m1", "mark m2"):
         assert runs.enforced[name].refused == set()
         assert runs.left[name] == GARBAGE
@@ -112,14 +112,14 @@ def test_a_sweep_with_the_credentials_of_a_mark_deletes_no_object(runs: Runs) ->
     assert {one.action for one in runs.enforced["refused m1"].refused} == {"s3:DeleteObject"}
 
 
-def test_a_sweep_needs_no_other_permissions_than_documented(runs: Runs) -> None:
+def test_a_sweep_needs_only_the_documented_permissions(runs: Runs) -> None:
     """It also deletes legacy objects at the root, but writes no object."""
     assert runs.enforced["sweep m1"].refused == set()
     assert runs.left["sweep m1"] == set()
     assert runs.states["sweep m1"] is MarkState.SWEPT
 
 
-def test_a_sweep_with_quarantine_needs_no_other_permissions_than_documented(runs: Runs) -> None:
+def test_a_sweep_with_quarantine_needs_only_the_documented_permissions(runs: Runs) -> None:
     assert runs.enforced["quarantine m2"].refused == set()
     assert runs.left["quarantine m2"] == set()
     assert runs.states["quarantine m2"] is MarkState.SWEPT
