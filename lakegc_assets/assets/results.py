@@ -9,7 +9,7 @@ import dagster as dg
 
 from lakegc_assets.partitions import PARTITIONS
 from spark_resources.errors import LakegcError, NotAPartition, NothingToDo, Refused
-from spark_resources.host.failure_kinds import kind_of, message_of
+from spark_resources.host.failure_kinds import JAVA_ENDED, is_lost_java, kind_of, message_of
 from spark_resources.mark_store.lease import LeaseHeld
 
 MaterializeResults = Iterator[dg.MaterializeResult[Any]]
@@ -34,6 +34,10 @@ def reporting_failures(
         leave_unchanged(context, error)
     except LakegcError as error:
         raise as_failure(error, metadata) from error
+    except Exception as error:
+        if is_lost_java(error):
+            raise as_failure(LakegcError(JAVA_ENDED), metadata) from error
+        raise
 
 
 AUTOMATION_TAGS = ("dagster/schedule_name", "dagster/sensor_name")

@@ -289,6 +289,7 @@ def start_context(conf: SparkConf) -> SparkContext:
             with open_private(jvm_log()) as log, settings_in_private_file(conf):
                 options = _WithoutKeys(stdout=log, stderr=log)
                 gateway = launch_gateway(None, options)  # type: ignore[no-untyped-call]
+        hide_stack_traces_of_lost_connections()
         context = SparkContext(conf=conf, gateway=gateway)
         atexit.register(jvm_log().unlink, missing_ok=True)  # kept only if Spark didn't start or the process died
         return context
@@ -298,6 +299,20 @@ def start_context(conf: SparkConf) -> SparkContext:
             f"Spark does not start with master {conf.get('spark.master')}: {why}\nCheck LAKEGC_SPARK_MASTER and "
             f"LAKEGC_SPARK_CONF. Spark's own log is {jvm_log()}."
         ) from error
+
+
+def hide_stack_traces_of_lost_connections() -> None:
+    """Have Spark's servers in this process print no stack trace if Java is killed: the next call of Java fails anyway,
+    with a message (`failure_kinds.JAVA_ENDED`)."""
+    from pyspark import accumulators
+
+    for server in (accumulators.AccumulatorTCPServer, accumulators.AccumulatorUnixServer):
+
+        def handle_error(self: Any, request: Any, client_address: Any) -> None:
+            if not isinstance(sys.exception(), EOFError | OSError):
+                super(type(self), self).handle_error(request, client_address)
+
+        server.handle_error = handle_error  # type: ignore[method-assign]
 
 
 class _WithoutKeys(dict[str, Any]):

@@ -14,6 +14,7 @@ from typing import Any
 import dagster as dg
 import pytest
 from dagster._core.storage.partition_status_cache import AssetPartitionStatus  # this class has no public name
+from py4j.java_gateway import GatewayParameters, JavaGateway
 
 from lakegc_assets.asset_checks.brakes import BRAKE_CHECKS
 from lakegc_assets.asset_checks.invariants import INVARIANTS, MARK_CHECKS
@@ -22,6 +23,7 @@ from lakegc_assets.definitions import defs, mark_job
 from lakegc_assets.markdown import BAR_WIDTH, MAX_INLINE
 from lakegc_assets.rules.brakes import BRAKES
 from spark_resources.errors import LakegcError, Refused, WrongUsage
+from spark_resources.host.failure_kinds import JAVA_ENDED
 from spark_resources.lakefs_sandbox import Sandbox
 from spark_resources.lakefs_sandbox.gc_api import set_rules
 from spark_resources.mark_store.lease import LEASE_KEY, current_holder
@@ -29,6 +31,7 @@ from spark_resources.mark_store.record import CHAIN
 from spark_resources.model import Partition, Rules
 from tests.support.documented_commands import usage_error
 from tests.support.mark_runs import NO_MINIMUM_AGE, environment, resources, target_of
+from tests.support.s3_servers import free_port
 
 MARK = Partition("lake", "m1")
 RECORD = "_lakefs/retention/gc/lakegc/m1/mark.json"
@@ -442,6 +445,17 @@ def test_checks_evaluate_the_record_in_the_namespace(world: World, ran: Run) -> 
 
     passed = {name for name, check in checks.items() if check.passed}
     assert passed == {"inside_only", "ranges_whole"}
+
+
+def test_a_lost_java_process_is_a_failure_with_a_message() -> None:
+    """A stack trace of py4j would not say what happened, nor what to do."""
+    from lakegc_assets.assets.results import reporting_failures
+
+    gateway = JavaGateway(gateway_parameters=GatewayParameters(port=free_port()))
+    with pytest.raises(dg.Failure) as caught, reporting_failures():
+        gateway.jvm.System.currentTimeMillis()
+
+    assert caught.value.description == JAVA_ENDED
 
 
 def test_errors_become_dagster_failures_with_their_kind_and_exit_code() -> None:

@@ -10,11 +10,13 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from socketserver import StreamRequestHandler
 from typing import Any
 
 import platformdirs
 import pyarrow as pa
 import pytest
+from pyspark.accumulators import AccumulatorTCPServer
 from pyspark.sql import SparkSession
 
 from spark_resources.errors import WrongUsage
@@ -355,3 +357,21 @@ def test_the_garbage_collector_of_workers_ignores_modules_that_tasks_import(spar
 
     assert any(row["known"] for row in again)
     assert all(row["objects"] < 15_000 for row in again if row["known"])
+
+
+@pytest.mark.parametrize(
+    ("error", "is_shown"), [(EOFError(), False), (ConnectionResetError(), False), (KeyError(), True)]
+)
+def test_sparks_servers_print_no_stack_trace_if_java_is_killed(
+    spark: SparkSession, capsys: pytest.CaptureFixture[str], error: Exception, is_shown: bool
+) -> None:
+    """The next call of Java fails with a message. Other errors of these servers are shown."""
+    server = AccumulatorTCPServer(("127.0.0.1", 0), StreamRequestHandler, "")
+    try:
+        raise error
+    except Exception:
+        server.handle_error(None, "spark")  # type: ignore[arg-type]
+    finally:
+        server.server_close()
+
+    assert ("Traceback" in capsys.readouterr().err) is is_shown
