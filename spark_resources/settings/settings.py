@@ -71,7 +71,7 @@ PREFIX = "LAKEGC_"
 NOT_SETTINGS = frozenset({"LAKEGC_DEBUG", "LAKEGC_INCREMENTAL_MARKS", "LAKEGC_RECORDINGS", FLEET_FILE_VARIABLE})
 """Variables with the settings' prefix that aren't settings: for the option --debug, for the location of the fleet file,
 and for lakegc's own tests."""
-KNOWN_PREFIXES = (SERVER_VARIABLES, "LAKEGC_TEST_", "LAKEGC_MODEL_", "LAKEGC_ALL_", "LAKEGC_LONG_")
+KNOWN_PREFIXES = (SERVER_VARIABLES, "LAKEGC_TEST_", "LAKEGC_MODEL_", "LAKEGC_ALL_", "LAKEGC_LONG_", "LAKEGC_RANDOM_")
 """Prefixes of variables that are checked elsewhere (those of several servers), or that are for lakegc's own tests."""
 RENAMED: Mapping[str, str] = {
     "asking_requests": "probe_requests",

@@ -55,4 +55,4 @@ def test_a_null_key_is_forbidden() -> None:
 )
 def test_each_line_of_the_text_list_is_one_key(data: bytes, keys: list[str]) -> None:
     """Keys are kept byte for byte."""
-    assert lines_of_text(data).to_pylist() == keys
+    assert lines_of_text(data, "here").to_pylist() == keys

@@ -170,7 +170,7 @@ def test_an_unknown_variable_is_reported_with_a_suggestion_and_hides_no_other_fi
     report = doctor({**sandbox.settings, "minimum_age": "2d", "min_agee": "2d"}, name)
 
     assert report.names("problem") == {"configuration: variables"}
-    assert "LAKEGC_MIN_AGEE is not a setting" in report.text("configuration: variables")
+    assert "LAKEGC_MIN_AGEE is not a lakegc setting" in report.text("configuration: variables")
     assert "Did you mean LAKEGC_MIN_AGE?" in report.text("configuration: variables")
     assert report.checks["permissions to mark: fs:ListBranches"]["status"] == "ok"
 

@@ -64,6 +64,7 @@ RUN_ELSEWHERE = {
 }
 """Which test runs commands, by their patterns."""
 
+RUN_BY_HAND = r"(nice )?\.uv/bin/uv run (--group fuzz )?python -m tests\..*|tests\.\w+\.\w+ .*"
 ONLY_PARSED = {
     r"export \w+=.*": "it sets a variable: those of lakegc are checked as settings, below",
     r"(/home/hadoop/environment/bin/)lakegc mark my-repository": "on EMR",
@@ -77,10 +78,11 @@ ONLY_PARSED = {
     r"pip install 'lakegc\[\w+\]'": "the same",
     r"apt-get install \w+": "installs a package of Debian, which .ci/run does",
     r"(LAKEGC_\w+=\S+ )?\.uv/bin/uv run pytest .*": "tests: tests/commands/test_docs.py collects them",
-    r"(nice )?\.uv/bin/uv run python -m tests\..*|tests\.\w+\.\w+ .*": "takes minutes; module and options exist, below",
+    RUN_BY_HAND: "takes minutes; module and options exist, below",
+    r"python -m tests\.\w+": "takes minutes; its options are in other commands",
     r"rclone (copy|copy --files-from|cat --include '\*\.txt'|-P)": "names what lakegc replaces",
     r"lakectl gc set-config": "lakectl is a program of lakeFS",
-    r"\.uv/bin/uv run( lakegc| python)?": "a prefix, or an interpreter",
+    r"\.uv/bin/uv run( --no-dev)?( lakegc| python)?": "a prefix, or an interpreter",
 }
 """Why commands are only parsed, by their patterns."""
 
@@ -313,13 +315,15 @@ def test_commands_of_dagster_are_accepted_by_dagster(command: str) -> None:
     parse(program(name), name, [*arguments, *(["-p", "4000"] if "health-check" in command else [])])
 
 
-@pytest.mark.parametrize("command", matching(r"(nice )?\.uv/bin/uv run python -m tests\..*|tests\.\w+\.\w+ .*"))
+@pytest.mark.parametrize("command", matching(RUN_BY_HAND))
 def test_modules_that_are_run_by_hand_have_the_documented_options(command: str) -> None:
-    [module] = re.findall(r"tests\.\w+\.\w+", command)
-    source = (ROOT / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
+    [module] = re.findall(r"tests(?:\.\w+)+", command)
+    path = ROOT / module.replace(".", "/")
+    source = (path / "__main__.py" if path.is_dir() else path.with_suffix(".py")).read_text(encoding="utf-8")
+    options = re.findall(r" (--[\w-]+)", command.partition(module)[2])
 
     assert "__main__" in source
-    assert [option for option in re.findall(r" (--[\w-]+)", command) if f'"{option}"' not in source] == []
+    assert [option for option in options if f'"{option}"' not in source] == []
 
 
 def test_documented_extras_exist() -> None:

@@ -43,8 +43,10 @@ def test_an_unknown_setting_is_refused_and_the_closest_name_is_suggested(lake: L
 
 def test_holds_given_by_an_option_do_not_replace_those_of_the_variable(lakegc: Lakegc) -> None:
     """Holds from all sources apply together, so an option that would hide others is refused."""
-    lakegc({"holds": "[]"}, "--set", "holds=[]", "config", "check").stopped(2, "--set holds: LAKEGC_HOLDS or another")
-    lakegc({}, "--set", "holds=[]", "--set", "holds=[]", "config", "check").stopped(2, "Pass all of them in one list")
+    lakegc({"holds": "[]"}, "--set", "holds=[]", "config", "check").stopped(
+        2, "--set holds would override LAKEGC_HOLDS"
+    )
+    lakegc({}, "--set", "holds=[]", "--set", "holds=[]", "config", "check").stopped(2, "Pass all values in one list")
 
 
 @pytest.mark.parametrize(("old", "new"), RENAMED.items())

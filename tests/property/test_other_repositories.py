@@ -150,7 +150,7 @@ def test_other_repositories_that_are_unreadable_for_lack_of_permission_are_repor
         return branches(client, repository)
 
     with mock.patch.object(LakeFS, "repositories_on", side_effect=no):
-        with pytest.raises(Refused, match="no permission to list repositories"):
+        with pytest.raises(Refused, match="aren't permitted to list repositories"):
             marked(required, "lake", "m1")
         unlisted = marked(sandbox.settings, "lake", "m2").record
     with mock.patch.object(LakeFS, "branches", autospec=True, side_effect=only_ours):
@@ -159,7 +159,7 @@ def test_other_repositories_that_are_unreadable_for_lack_of_permission_are_repor
             marked(required, "lake", "m4")
 
     assert others_read(unlisted)[0] is False
-    assert "no permission to list repositories" in others_read(unlisted)[1]["unread"]
+    assert "aren't permitted to list repositories" in others_read(unlisted)[1]["unread"]
     assert (others_read(unread)[0], others_read(unread)[1]["unread"]) == (False, "other: not with these rights.")
 
 

@@ -65,7 +65,7 @@ def test_a_sweep_that_a_sensor_restarted_is_refused_once_its_approval_has_expire
     refuse_resumption(lake.target, lake.record(), max_age=7 * DAY)
 
     lake.sandbox.set_clock(approval.until)
-    with pytest.raises(Refused, match="isn't started again without a person: its approval ended"):
+    with pytest.raises(Refused, match="isn't started again without a person: its approval expired"):
         refuse_resumption(lake.target, lake.record(), max_age=70 * DAY)
     refuse_unapproved(lake.target, lake.record())
 
@@ -130,7 +130,7 @@ def test_an_expired_approval_of_an_unfinished_sweep_is_renewed_only_by_a_newer_o
     approval = lake.approve(until=lake.now + timedelta(minutes=1))
     late = approval.until + timedelta(minutes=1)
 
-    with pytest.raises(Refused, match="ended"):
+    with pytest.raises(Refused, match="expired"):
         lake.approve(now=late, when=approval.when)
     assert lake.approval() == approval
     lake.approve(now=late, when=late)

@@ -101,7 +101,7 @@ def test_the_hash_depends_on_the_holds_and_not_on_their_order() -> None:
 
 def test_different_holds_with_the_same_id_are_refused() -> None:
     with pytest.raises(
-        Refused, match=r"the hold 'releases' in holds\.yaml differs from the one with this id"
+        Refused, match=r"the hold 'releases' in holds\.yaml differs from the one with the same id"
     ) as raised:
         in_file(RELEASES).with_configured(parse({**RELEASES, "tags": "w*"}), "holds.yaml")
     assert raised.value.invariant == 3

@@ -16,7 +16,15 @@ import pytest
 from pyspark import cloudpickle
 from starlette.responses import Response
 
-from spark_resources.errors import DamagedData, Forbidden, LakegcError, NotFound, Unavailable, WrongUsage
+from spark_resources.errors import (
+    DamagedData,
+    Forbidden,
+    LakegcError,
+    NotFound,
+    StillUnavailable,
+    Unavailable,
+    WrongUsage,
+)
 from spark_resources.lakefs import LakeFS, RefsDump, api_address
 from tests.support.certificates import Certificate, write_certificate
 from tests.support.replay_server import serving
@@ -153,8 +161,8 @@ def test_a_refused_request_is_not_retried(script: Script, lake: LakeFS, status: 
             Unavailable,
             ["redirect to https://sso.example/login", "endpoint"],
         ),
-        (hang, Unavailable, ["timed out", "Tried 3 times"]),
-        (short, Unavailable, ["Tried 3 times"]),
+        (hang, StillUnavailable, ["timed out", "Tried 3 times"]),
+        (short, StillUnavailable, ["Tried 3 times"]),
     ],
     ids=["401", "no permission", "403", "404", "no such call", "html", "bytes", "redirect", "time-out", "short"],
 )
