@@ -17,7 +17,7 @@ from spark_resources.errors import shortened
 
 #: The maximum size of the rows that are in memory at once: of a whole file, or of one batch. Like that of a table.
 MAX_BYTES = 1 << 30
-_ROWS_AT_ONCE = 512  # decoded before their size is known; fewer would be slower
+_ROWS_PER_BATCH = 512  # decoded before their size is known; fewer would be slower
 
 
 def parquet_rows(data: bytes, columns: Sequence[str] | None = None) -> pa.Table:
@@ -36,7 +36,7 @@ def parquet_batches(data: bytes, *, rows: int, columns: Sequence[str] | None = N
         pending: list[pa.RecordBatch] = []
         count = size = 0
         # without Arrow's threads: a process that ends right after they start is sometimes aborted
-        for batch in map(_decoded, file.iter_batches(min(rows, _ROWS_AT_ONCE), columns=columns, use_threads=False)):
+        for batch in map(_decoded, file.iter_batches(min(rows, _ROWS_PER_BATCH), columns=columns, use_threads=False)):
             if batch.num_rows < 0:  # len() would be an error in Python
                 raise ValueError("it states a negative number of rows")
             pending.append(batch)

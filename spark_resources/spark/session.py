@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import shutil
+import socketserver
 import sys
 import tempfile
 import threading
@@ -306,12 +307,11 @@ def hide_stack_traces_of_lost_connections() -> None:
     with a message (`failure_kinds.JAVA_ENDED`)."""
     from pyspark import accumulators
 
+    def handle_error(self: Any, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), EOFError | OSError):
+            socketserver.BaseServer.handle_error(self, request, client_address)
+
     for server in (accumulators.AccumulatorTCPServer, accumulators.AccumulatorUnixServer):
-
-        def handle_error(self: Any, request: Any, client_address: Any) -> None:
-            if not isinstance(sys.exception(), EOFError | OSError):
-                super(type(self), self).handle_error(request, client_address)
-
         server.handle_error = handle_error  # type: ignore[method-assign]
 
 

@@ -48,7 +48,7 @@ PLACEHOLDERS = {
     "long.yaml": "{folder}/long.yaml",
     "2027-06-30": "{next_year}",
 }
-"""What replaces a word of a command. Everything else is passed as it is written."""
+"""What replaces each placeholder in a command. Everything else is passed as it is written."""
 
 RUN_ELSEWHERE = {
     r"python3 -m venv \.uv && .*": ".ci/run runs these two, as the README has them",
