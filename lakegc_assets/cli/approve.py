@@ -25,6 +25,7 @@ from lakegc_assets.cli.rules_files import refuse_what_if_result
 from lakegc_assets.formatting import plural
 from lakegc_assets.mark.context import user_and_machine, with_probed_capabilities
 from lakegc_assets.rules.brakes import BrakeLimits
+from lakegc_assets.sweep.history import known_history, sweeps_since_in_words
 from spark_resources.errors import LakegcError, WrongUsage, full_stop
 from spark_resources.mark_store.approval import Approval
 from spark_resources.model import Partition
@@ -218,6 +219,8 @@ def show(proposal: Proposal, options: ApproveOptions) -> None:
         table.add_row(name, cell(value))
     print_table(f"To be approved: {proposal.name}", table)
     print_sentence(f"Digest: {proposal.digest}")
+    if swept_since := sweeps_since_in_words(known_history(proposal.target.place), record):
+        print_sentence(swept_since)
     brakes_table.show(brakes_table.configured_brakes(record, now=proposal.store.now()))
     print_command(
         "List every object with its reason", command("review", record.repository, mark_name(proposal), "--list")

@@ -23,7 +23,7 @@ from lakegc_assets.mark.context import target_of
 from lakegc_assets.mark.repository_selection import list_repositories
 from lakegc_assets.rules.brakes import BrakeLimits
 from lakegc_assets.rules.fleet import INTERRUPTED, Next, SeenMark, newest_problem, next_step
-from lakegc_assets.sweep.history import known_history
+from lakegc_assets.sweep.history import known_history, sweeps_since_in_words
 from spark_resources import lakefs
 from spark_resources.errors import LakegcError, NotFound, Untrusted, full_stop
 from spark_resources.identifiers import all_repositories_on
@@ -56,6 +56,8 @@ class RepositoryRow:
     last_sweep: FinishedSweep | None = None
     freed_objects: int = 0
     freed_bytes: int = 0
+    swept_since: str = ""
+    """Why the newest mark's counts may be too high, as sentences; "" if no other mark was swept since it began."""
     problem: str = ""
     error: str = ""
 
@@ -115,6 +117,7 @@ def read_row(servers: Servers, repository: lakefs.Repository, configuration: lak
         last_sweep=last_sweep,
         freed_objects=history.freed_objects,
         freed_bytes=history.freed_bytes,
+        swept_since=(sweeps_since_in_words(history, marks[0].record) or "") if marks else "",
         problem=newest_problem(marks, last_sweep),
     )
 
@@ -166,6 +169,8 @@ def show(rows: Sequence[RepositoryRow]) -> None:
             print_sentence(full_stop(f"{row.repository}: {row.problem}"))
         elif row.error:
             print_sentence(f"{row.repository}: {row.error}")
+        if row.swept_since:
+            print_sentence(f"{row.repository}: {row.swept_since}")
 
 
 def as_table(rows: Sequence[RepositoryRow]) -> Table:
@@ -198,7 +203,7 @@ def cells(row: RepositoryRow) -> list[Any]:
         cell(mark_id),
         mark_age,
         cell(state),
-        f"{expired:,}" if known else "",
+        f"{'≤ ' if row.swept_since else ''}{expired:,}" if known else "",
         size(row.counts["expired_bytes"]) if known else "",
         percent(expired, objects) if known else "",  # type: ignore[arg-type]
         cell(row.waits),
@@ -220,9 +225,10 @@ def totals_in_words(rows: Sequence[RepositoryRow]) -> str:
     totals = sums(rows)
     unreadable = f", {totals['unreadable']:,} can't be read" if totals["unreadable"] else ""
     count = totals["repositories"]
+    at_most = "Up to " if any(row.swept_since for row in rows) else ""
     return (
         f"{count:,} {'repository' if count == 1 else 'repositories'}: {totals['waiting']:,} wait for a person"
-        f"{unreadable}. {plural(totals['expired'], 'object')} ({size(totals['expired_bytes'])}) in the newest marks "
+        f"{unreadable}. {at_most}{plural(totals['expired'], 'object')} ({size(totals['expired_bytes'])}) in the newest marks "
         f"{'is' if totals['expired'] == 1 else 'are'} expired and not swept; "
         f"{plural(totals['freed_objects'], 'object')} ({size(totals['freed_bytes'])}) freed in all."
     )
@@ -272,6 +278,7 @@ def row_document(row: RepositoryRow) -> dict[str, Any]:
         },
         "freed_objects": row.freed_objects,
         "freed_bytes": row.freed_bytes,
+        "swept_since": row.swept_since or None,
         "problem": row.error or row.problem,
     }
 

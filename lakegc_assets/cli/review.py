@@ -23,6 +23,7 @@ from lakegc_assets.mark.changed_rules import changed_rules
 from lakegc_assets.mark.sample_objects import Commit, commits_of, samples_by_kind
 from lakegc_assets.mark.totals import Totals, count_totals
 from lakegc_assets.rules.brakes import Brake
+from lakegc_assets.sweep.history import known_history, sweeps_since_in_words
 from spark_resources.errors import LakegcError, full_stop
 from spark_resources.mark_store.mark import Mark
 from spark_resources.mark_store.record import MarkRecord, refuse_earlier_format
@@ -60,6 +61,8 @@ class Review:
     rules_changed: str | None
     announced: str | None
     """The announced approval of the mark by a policy, as a sentence; None if there is none."""
+    swept_since: str | None
+    """Why the counts may be too high, as sentences; None if no other mark was swept since this one began."""
 
     @classmethod
     def of(cls, mark: Mark, *, depth: int, price: float | None) -> Review:
@@ -71,7 +74,8 @@ class Review:
         all_brakes = brakes.configured_brakes(mark.record, now=mark.place.store().now())
         changes = (*since_previous(mark), changed_rules(mark))
         announced = announcement_in_words(mark.place, mark.record)
-        return cls(mark.record, totals, samples, commits, all_brakes, price, *changes, announced)
+        swept_since = sweeps_since_in_words(known_history(mark.place), mark.record)
+        return cls(mark.record, totals, samples, commits, all_brakes, price, *changes, announced, swept_since)
 
     @property
     def facts(self) -> Mapping[str, Any]:
@@ -136,6 +140,8 @@ def show_review(review: Review) -> None:
     for sentence in overview(review):
         print_sentence(sentence)
     show_sweep(record)
+    if review.swept_since is not None:
+        print_sentence(review.swept_since)
     if review.announced is not None:
         print_sentence(review.announced)
         print_command("To withdraw it", command("revoke", record.repository, record.mark_id))
@@ -310,6 +316,7 @@ def document(review: Review) -> dict[str, Any]:
         "changed": changes,
         "incomparable": review.why_incomparable,
         "announced": review.announced,
+        "swept_since": review.swept_since,
     }
 
 

@@ -17,6 +17,7 @@ from lakegc_assets.cli.escaping import print_text
 from lakegc_assets.cli.invocation import command
 from lakegc_assets.cli.mark import Servers, announcement_in_words
 from lakegc_assets.mark.context import Target
+from lakegc_assets.sweep.history import known_history, sweeps_since_in_words
 from lakegc_assets.sweep.quarantine import read_quarantine, result_in_words
 from lakegc_assets.sweep.report import read_report
 from spark_resources.errors import DamagedData, LakegcError, Untrusted
@@ -46,6 +47,8 @@ class Row:
     mark, also when and by whom it was retired."""
     announced: str = ""
     """The announced approval by a policy, as a sentence; "" if there is none. Only the newest mark has one."""
+    swept_since: str = ""
+    """Why the counts may be too high, as sentences; "" if no other mark was swept since this one began."""
 
 
 NEXT_COMMANDS = {
@@ -98,6 +101,8 @@ def show_marks(rows: Sequence[Row], repository: str) -> None:
     newest_first = sorted(rows, key=lambda row: row.made, reverse=True)
     if newest_first:
         print_table(f"Marks of {repository}", as_table(newest_first))
+    if swept_since := next((row.swept_since for row in newest_first if row.expired is not None), ""):
+        print_sentence(swept_since)
     for row in newest_first:
         if row.announced:
             print_sentence(row.announced)
@@ -139,7 +144,7 @@ def mark_rows(target: Target, repository: str) -> Iterator[Row]:
     for the reference collector that no valid approval permits."""
     holder, now = current_holder(target.place.store()), target.place.store().now()
     own_records = dict(each_mark(target.place))
-    newest = newest_finished(own_records.values())
+    newest, history = newest_finished(own_records.values()), known_history(target.place)
 
     def own_row(mark_id: str) -> Row:
         record = own_records[mark_id]
@@ -153,6 +158,7 @@ def mark_rows(target: Target, repository: str) -> Iterator[Row]:
             repository, record.mark_id, fleet.true_state(target.place, record, holder, now=now), started,
             counts.get("expired"), counts.get("expired_bytes"), record.by, outcome_of(target.place, record),
             (announcement_in_words(target.place, record) or "") if record is newest else "",
+            sweeps_since_in_words(history, record) or "",
         )  # fmt: skip
 
     yield from fetch_in_parallel(own_records, own_row)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from lakegc_assets.formatting import plural
 from lakegc_assets.progress import LogMessage
 from lakegc_assets.sweep.quarantine import Quarantine, read_quarantine
 from lakegc_assets.sweep.report import Report, read_report, read_report_if_intact
@@ -14,7 +15,7 @@ from spark_resources.errors import DamagedData, UnknownFormat
 from spark_resources.mark_store.history import FinishedSweep, History, read_history, write_history
 from spark_resources.mark_store.mark import finished_marks, folder_ids
 from spark_resources.mark_store.record import MarkRecord
-from spark_resources.model import Outcome
+from spark_resources.model import MarkState, Outcome
 from spark_resources.stores.place import Place
 from spark_resources.stores.prefetch import fetch_in_parallel
 
@@ -60,6 +61,25 @@ def known_history(place: Place) -> History:
     except DamagedData:
         known = None
     return collected_history(place) if known is None else known
+
+
+def sweeps_since_in_words(history: History, record: MarkRecord) -> str | None:
+    """Why a mark's counts may be too high, as sentences: other sweeps took objects after it had begun. None if there was
+    no such sweep, or if this mark itself was swept: its report has the true counts."""
+    sweeps = history.sweeps_since(record) if record.state in (MarkState.MARKED, MarkState.APPROVED) else ()
+    if not sweeps:
+        return None
+    taken, last = sum(sweep.objects + sweep.quarantined for sweep in sweeps), sweeps[-1]
+    verb = "deleted" if any(sweep.objects for sweep in sweeps) else "quarantined"
+    ended = f"ended {last.ended:%Y-%m-%d %H:%M:%S} UTC"
+    if len(sweeps) == 1:
+        others = f"the sweep of mark {last.mark_id} ({ended}) has {verb}"
+    else:
+        others = f"{len(sweeps):,} sweeps of other marks (the last one, of mark {last.mark_id}, {ended}) have {verb}"
+    return (
+        f"Some of the expired objects of mark {record.mark_id} may already be gone: since it began, {others} "
+        f"{plural(taken, 'object')}. A new mark has current counts."
+    )
 
 
 def collected_history(place: Place) -> History:

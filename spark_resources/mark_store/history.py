@@ -91,6 +91,15 @@ class History(Record):
             freed={**self.freed, sweep.mark_id: Freed(sweep.objects, sweep.bytes)},
         )
 
+    def sweeps_since(self, record: MarkRecord) -> tuple[FinishedSweep, ...]:
+        """The sweeps of other marks that ended after this mark began, and deleted or quarantined anything. Objects in
+        this mark's set may be among what they took."""
+        return tuple(
+            sweep
+            for sweep in self.sweeps
+            if sweep.mark_id != record.mark_id and sweep.ended >= record.start and (sweep.objects or sweep.quarantined)
+        )
+
     @classmethod
     def damaged_error(cls, where: str, why: str) -> DamagedData:
         return DamagedData(f"{where} is not a valid history of marks ({why}). Delete it: the next mark rebuilds it.")

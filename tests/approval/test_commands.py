@@ -11,6 +11,7 @@ from unittest import mock
 
 import pytest
 
+from spark_resources.mark_store.history import FinishedSweep, History, write_history
 from spark_resources.model import MarkState
 from tests.approval.conftest import Lake
 from tests.support.command_line import Lakegc, Outcome
@@ -53,6 +54,20 @@ def test_totals_brakes_and_digest_are_shown_before_the_confirmation(
     assert approval is not None
     assert (approval.how, "@" in approval.who, "process" in approval.who) == ("lakegc approve", True, False)
     lake.verify()
+
+
+def test_the_approver_is_told_that_another_mark_was_swept_since(
+    lakegc: Lakegc, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The counts of the mark may include objects that are gone."""
+    record = lake.add_mark().record
+    write_history(lake.place, History().with_sweep(FinishedSweep("m0", record.start + timedelta(hours=1), 2, 20)))
+    type_answer(monkeypatch, "approve\n")
+
+    outcome = approve(lakegc, lake)
+
+    assert outcome.code == 0, outcome.err
+    assert "may already be gone: since it began, the sweep of mark m0" in " ".join(outcome.out.split())
 
 
 def test_a_refused_approval_does_not_prompt_and_prints_the_command_that_would_succeed(

@@ -19,6 +19,7 @@ from lakegc_assets.mark.metadata import expired_set_result
 from lakegc_assets.rules.brakes import BRAKES
 from spark_resources.lakefs import LakeFS
 from spark_resources.lakefs_sandbox import Sandbox
+from spark_resources.mark_store.history import FinishedSweep, History, write_history
 from spark_resources.mark_store.mark import Mark
 from spark_resources.model import EXPIRED_OBJECTS, ExpiredReason, Partition, Rules
 from spark_resources.settings import Settings
@@ -42,6 +43,36 @@ WHOLE = (len(ROWS), sum(row["size"] for row in ROWS))
 
 def review(lakegc: Lakegc, sandbox: Sandbox, name: str, *options: str, **more: str) -> Any:
     return json.loads(lakegc.output({**sandbox.settings, **more}, "review", name, "--format", "json", *options))
+
+
+def test_review_and_status_say_which_sweep_may_have_taken_some_of_the_objects_since(
+    lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place
+) -> None:
+    """Only sweeps of other marks that ended after the mark began and took anything count."""
+    reviewable(place, tables(ROWS), "m2")
+    before, since = START - timedelta(hours=1), START + timedelta(hours=1)
+    history = History().with_sweep(FinishedSweep("m0", before, 9, 90)).with_sweep(FinishedSweep("m3", since, 0, 0))
+    write_history(place, history)
+    assert review(lakegc, sandbox, name)["swept_since"] is None
+    assert not any("may already be gone" in output for output in overviews(lakegc, sandbox.settings, name))
+
+    write_history(place, history.with_sweep(FinishedSweep("m1", since, 0, 0, quarantined=4)))
+
+    sentence = (
+        "Some of the expired objects of mark m2 may already be gone: since it began, the sweep of mark m1 (ended "
+        f"{since:%Y-%m-%d %H:%M:%S} UTC) has quarantined 4 objects. A new mark has current counts."
+    )
+    assert review(lakegc, sandbox, name)["swept_since"] == sentence
+    assert all(sentence in output for output in overviews(lakegc, sandbox.settings, name))
+    assert "≤ 6" in lakegc.output(sandbox.settings, "status")
+
+
+def overviews(lakegc: Lakegc, settings: dict[str, str], name: str) -> list[str]:
+    """What `review`, `status` of the repository and `status` of all repositories print, without line breaks."""
+    return [
+        " ".join(lakegc.output(settings, *arguments).split())
+        for arguments in (("review", name, "m2"), ("status", name), ("status",))
+    ]
 
 
 # --- totals ---------------------------------------------------------------------------------------------------------
