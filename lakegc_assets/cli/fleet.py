@@ -228,8 +228,8 @@ def totals_in_words(rows: Sequence[RepositoryRow]) -> str:
     at_most = "Up to " if any(row.swept_since for row in rows) else ""
     return (
         f"{count:,} {'repository' if count == 1 else 'repositories'}: {totals['waiting']:,} wait for a person"
-        f"{unreadable}. {at_most}{plural(totals['expired'], 'object')} ({size(totals['expired_bytes'])}) in the newest marks "
-        f"{'is' if totals['expired'] == 1 else 'are'} expired and not swept; "
+        f"{unreadable}. {at_most}{plural(totals['expired'], 'object')} ({size(totals['expired_bytes'])}) in the newest "
+        f"marks {'is' if totals['expired'] == 1 else 'are'} expired and not swept; "
         f"{plural(totals['freed_objects'], 'object')} ({size(totals['freed_bytes'])}) freed in all."
     )
 
