@@ -255,17 +255,3 @@ def refuse_unless_newest(proposal: Proposal) -> None:
             "revoked.",
             invariant=7,
         )
-
-
-# --- for lists of marks and reviews -----------------------------------------------------------------------------------
-
-
-def pending_announcement(place: Place, record: MarkRecord) -> Announcement | None:
-    """The announcement of a mark that isn't approved, unless it was revoked; None if there is none.
-
-    Raises `DamagedData` if it is unreadable.
-    """
-    if record.state is not MarkState.MARKED:
-        return None
-    stored = read_announcement(place, record.mark_id)
-    return None if stored is None or stored.announcement.revoked is not None else stored.announcement

@@ -25,7 +25,6 @@ from spark_resources.mark_store.mark import Mark, own_mark_ids
 from spark_resources.mark_store.record import MarkRecord, refuse_retired
 from spark_resources.model import MarkState, check_mark_id
 from spark_resources.stores.base import Store
-from spark_resources.stores.place import Place
 
 USED_STATES = frozenset({MarkState.SWEEPING, MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES})
 
@@ -165,26 +164,3 @@ def read_if_intact(proposal: Proposal) -> Approval | None:
         return proposal.approval()
     except DamagedData:
         return None
-
-
-# --- for lists of marks ---------------------------------------------------------------------------------------------
-
-
-def state_of(place: Place, record: MarkRecord, *, now: datetime) -> str:
-    """The state of a lakegc mark; `approved` only while its approval is valid. `now` is by the store's clock."""
-    if record.state is not MarkState.APPROVED:
-        return record.state.value
-    try:
-        approval = read_approval(place, record.mark_id)
-    except DamagedData:
-        approval = None
-    return approval_status(record, approval, now=now).value
-
-
-def status_of_foreign_approval(place: Place, foreign: ReferenceMark, *, now: datetime) -> ApprovalStatus:
-    """The status of lakegc's approval of a foreign mark. `now` is by the store's clock."""
-    try:
-        approval = read_approval(place, foreign.mark_id)
-    except (DamagedData, WrongUsage):  # an id that lakegc can't use has no approval
-        approval = None
-    return foreign_approval_status(approval, layout=foreign.layout, now=now)

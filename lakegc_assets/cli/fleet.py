@@ -14,7 +14,7 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from lakegc_assets.approval import proposals
+from lakegc_assets.approval.mark_states import state_of
 from lakegc_assets.cli.console import cell, print_command, print_sentence, print_table, size
 from lakegc_assets.cli.invocation import command
 from lakegc_assets.cli.mark import Servers
@@ -291,4 +291,4 @@ def true_state(place: Place, record: MarkRecord, holder: Holder | None, *, now: 
     the current holder of the lease."""
     if record.state is MarkState.MARKING and (holder is None or holder.mark_id != record.mark_id):
         return INTERRUPTED  # success must be recorded; an unfinished mark without a run has failed
-    return proposals.state_of(place, record, now=now)
+    return state_of(place, record, now=now)

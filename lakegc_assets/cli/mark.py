@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 from rich.table import Table
 
-from lakegc_assets.approval.auto_approval import pending_announcement
+from lakegc_assets.approval.mark_states import pending_announcement
 from lakegc_assets.cli import brakes_table
 from lakegc_assets.cli.console import (
     cell,

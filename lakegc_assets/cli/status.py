@@ -10,7 +10,7 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from lakegc_assets.approval import proposals
+from lakegc_assets.approval.mark_states import status_of_foreign_approval
 from lakegc_assets.cli import fleet
 from lakegc_assets.cli.console import cell, escaped_name, print_command, print_sentence, print_table, printing, size
 from lakegc_assets.cli.escaping import print_text
@@ -163,7 +163,7 @@ def mark_rows(target: Target, repository: str) -> Iterator[Row]:
 
     yield from fetch_in_parallel(own_records, own_row)
     for foreign in reference_marks(target.place, own_ids=frozenset(own_records)):
-        approval_status = proposals.status_of_foreign_approval(target.place, foreign, now=now)
+        approval_status = status_of_foreign_approval(target.place, foreign, now=now)
         yield foreign_mark_row(
             foreign, repository, "" if approval_status is ApprovalStatus.NONE else f", {approval_status}"
         )

@@ -21,8 +21,8 @@ INTERRUPTED = "failed (interrupted)"
 
 @dataclass(frozen=True, slots=True)
 class SeenMark:
-    """A mark's record and its state for people, which considers its approval (`proposals.state_of`) and whether its run
-    has ended. `is_running` means that a run for this mark holds the lease."""
+    """A mark's record and its state for people, which considers its approval (`mark_states.state_of`) and whether its
+    run has ended. `is_running` means that a run for this mark holds the lease."""
 
     record: MarkRecord
     state: str

@@ -5,18 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import pyarrow as pa
-
 from lakegc_assets.formatting import plural
-from lakegc_assets.rules import sweep_outcomes
-from lakegc_assets.sweep.context import UNDONE, SweepRun
 from lakegc_assets.sweep.report import Report
 from spark_resources.errors import NotFound
 from spark_resources.mark_store.mark import mark_folder
 from spark_resources.mark_store.quarantine_format import QUARANTINE_NAME, QuarantineCounts
-from spark_resources.model import ADDRESSES, Outcome
-from spark_resources.spark.arrow_shuffle import GroupedRows, co_group
-from spark_resources.spark.task_report import TaskReport
+from spark_resources.model import Outcome
 from spark_resources.stores.place import Place
 
 
@@ -67,26 +61,13 @@ def result_in_words(report: Report, quarantine: Quarantine) -> str:
     return ", ".join(filter(None, parts)) or "nothing deleted"
 
 
-def _key(mark_id: str) -> str:
+def quarantine_key(mark_id: str) -> str:
     return f"{mark_folder(mark_id)}{QUARANTINE_NAME}"
-
-
-def write_quarantine_counts(run: SweepRun) -> None:
-    """Write how many quarantined objects have been restored or purged so far."""
-
-    def count_outcomes(rows: GroupedRows, report: TaskReport) -> pa.Table:
-        for entry in sweep_outcomes.latest(rows[UNDONE])["outcome"].value_counts().to_pylist():
-            report.count_for(entry["values"], objects=entry["counts"])
-        return ADDRESSES.empty_table()
-
-    counts = co_group(run.spark, [run.outcomes(UNDONE, run.undone)], count_outcomes, ADDRESSES, run.persist)
-    later = QuarantineCounts(dict(counts.report.by_key["objects"]))
-    run.place.records().write(_key(run.mark.record.mark_id), later.to_json())
 
 
 def read_quarantine(place: Place, report: Report) -> Quarantine:
     """The counts of a sweep's quarantined objects. Raises `DamagedData` for a file that can't be read."""
-    key = _key(report.mark_id)
+    key = quarantine_key(report.mark_id)
     try:
         later = QuarantineCounts.from_json(place.records().read(key), f"{place.store().where}/{key}")
     except NotFound:

@@ -22,7 +22,8 @@ from lakegc_assets.mark.keep_evidence import OBJECTS
 from lakegc_assets.rules import sweep_outcomes
 from lakegc_assets.sweep.context import SWEEP_RECEIPTS, UNDONE, Reverification, SweepRun
 from lakegc_assets.sweep.foreign_marks import record_approval_used, record_stored_objects, refuse_revoked
-from lakegc_assets.sweep.report import Report, write_report
+from lakegc_assets.sweep.report import Report
+from lakegc_assets.sweep.report_writer import write_report
 from lakegc_assets.sweep.require_backup import backed_up_objects, required_backup
 from lakegc_assets.sweep.reverify import CANDIDATES, reverify
 from lakegc_assets.sweep.round_loop import run_rounds

@@ -24,7 +24,7 @@ from lakegc_assets.sweep.delete_rounds import (
     still_garbage,
 )
 from lakegc_assets.sweep.head_watch import HeadWatch
-from lakegc_assets.sweep.quarantine import write_quarantine_counts
+from lakegc_assets.sweep.quarantine import quarantine_key
 from lakegc_assets.sweep.report import read_report
 from lakegc_assets.sweep.reverify import reverify
 from spark_resources.deleting.quarantine import key_in_quarantine, stat_or_none
@@ -32,12 +32,14 @@ from spark_resources.deleting.receipts import Receipts
 from spark_resources.deleting.sweep_task import Action
 from spark_resources.errors import Refused
 from spark_resources.mark_store.approval import withdraw_reference_summary
+from spark_resources.mark_store.quarantine_format import QuarantineCounts
 from spark_resources.model import ADDRESSES, PENDING, RECEIPTS, MarkState, Outcome
 from spark_resources.records.json_records import record_bytes
-from spark_resources.spark.arrow_shuffle import Grouped, GroupedRows, Input
+from spark_resources.spark.arrow_shuffle import Grouped, GroupedRows, Input, co_group
 from spark_resources.spark.datasets import open_dataset
 from spark_resources.spark.persistence import Persisted
 from spark_resources.spark.remote_errors import errors_from_executors
+from spark_resources.spark.task_report import TaskReport
 from spark_resources.spark.tasks import Tasks, first_rows
 
 ObjectsSince: TypeAlias = Callable[[SweepRun, int, Persisted], Grouped]
@@ -194,3 +196,16 @@ def quarantined_objects(run: SweepRun, since: int, persist: Persisted) -> Groupe
         run.intents(INTENDED, run.undone),
     ]  # fmt: skip
     return run.grouped(inputs, pending, PENDING, persist)
+
+
+def write_quarantine_counts(run: SweepRun) -> None:
+    """Write how many quarantined objects have been restored or purged so far."""
+
+    def count_outcomes(rows: GroupedRows, report: TaskReport) -> pa.Table:
+        for entry in sweep_outcomes.latest(rows[UNDONE])["outcome"].value_counts().to_pylist():
+            report.count_for(entry["values"], objects=entry["counts"])
+        return ADDRESSES.empty_table()
+
+    counts = co_group(run.spark, [run.outcomes(UNDONE, run.undone)], count_outcomes, ADDRESSES, run.persist)
+    later = QuarantineCounts(dict(counts.report.by_key["objects"]))
+    run.place.records().write(quarantine_key(run.mark.record.mark_id), later.to_json())

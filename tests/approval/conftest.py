@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from lakegc_assets.approval import approve as approval
-from lakegc_assets.approval.proposals import ApprovalRequest, Proposal, propose, state_of
+from lakegc_assets.approval.mark_states import state_of
+from lakegc_assets.approval.proposals import ApprovalRequest, Proposal, propose
 from lakegc_assets.mark.context import Target
 from lakegc_assets.rules.brakes import BrakeLimits
 from spark_resources.lakefs import LakeFS, LakeFSSettings

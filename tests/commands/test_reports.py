@@ -14,7 +14,8 @@ import pytest
 from lakegc_assets.cli.console import EscapingConsole
 from lakegc_assets.cli.status import Row, as_table
 from lakegc_assets.sweep.metadata import sweep_result
-from lakegc_assets.sweep.report import ASSET, Report, read_report, report_key
+from lakegc_assets.sweep.report import Report, read_report, report_key
+from lakegc_assets.sweep.report_writer import ASSET
 from spark_resources.mark_store.mark import Mark, mark_folder
 from spark_resources.model import RECEIPTS, MarkState, Outcome
 from spark_resources.records.json_records import record_bytes

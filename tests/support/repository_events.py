@@ -372,7 +372,40 @@ def turns(now: int) -> st.SearchStrategy[tuple[Event, ...]]:
         (2, st.builds(Stray, keys(CANDIDATES + NEVER_CANDIDATES), contents, ages())),
     )
     return one_of(
-        (4, st.tuples(staged, commit).map(lambda turn: (*turn[0], turn[1]))),
-        (1, staged),
-        (3, other.map(lambda event: (event,))),
+        (8, st.tuples(staged, commit).map(lambda turn: (*turn[0], turn[1]))),
+        (2, staged),
+        (6, other.map(lambda event: (event,))),
+        (1, tagged_and_overwritten(now)),
+        (1, merged_by_an_early_server(now)),
     )
+
+
+def tagged_and_overwritten(now: int) -> st.SearchStrategy[tuple[Event, ...]]:
+    """A tagged commit, of which only the tag is left: its object is overwritten, with two commits whose age drops the
+    tagged one from most rules. By chance, histories seldom have an object that a hold by tag alone keeps."""
+
+    def events(branch: int, key: Key, tag: str, end: int) -> tuple[Event, ...]:
+        def commit(content: Content) -> tuple[Event, Event]:
+            return Upload(branch, PATHS[0], key, content, 40 * DAY), MakeCommit(branch, now - 40 * DAY, {})
+
+        return (*commit(Content(b"tagged")), CreateTag(tag, 0), *commit(Content(b"after")), MakeCommit(branch, end, {}))
+
+    return st.builds(events, branches, keys(CANDIDATES[:1]), tag_names, dates(now))
+
+
+def merged_by_an_early_server(now: int) -> st.SearchStrategy[tuple[Event, ...]]:
+    """A merge with its main parent last, as early servers wrote it, and later a commit without the object. Which of the
+    earlier objects are kept depends on the line of main parents."""
+
+    def events(key: Key, name: str, dates: tuple[int, ...]) -> tuple[Event, ...]:
+        def commit(branch: int, data: bytes, date: int) -> tuple[Event, Event]:
+            return Upload(branch, PATHS[0], key, Content(data), 40 * DAY), MakeCommit(branch, date, {})
+
+        first, second, elsewhere, merged, last = dates
+        return (
+            CreateBranch(name, 0, hidden=False),
+            *commit(0, b"first", first), *commit(0, b"second", second), *commit(1, b"elsewhere", elsewhere),
+            EarlyCommit(0, 0, merged), Delete(0, 0), MakeCommit(0, last, {}),
+        )  # fmt: skip
+
+    return st.builds(events, keys(CANDIDATES[:1]), branch_names, st.tuples(*(dates(now) for _ in range(5))))

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from lakegc_assets.backup.manifest import BEGUN, Backup, Subject, begin
-from lakegc_assets.sweep import quarantine
+from lakegc_assets.sweep import undo
 from lakegc_assets.sweep.report import Report
 from spark_resources.deleting.receipts import NUMBERED, Receipts, receipt_rows
 from spark_resources.host.processes import ProcessIdentity
@@ -212,7 +212,7 @@ def counts(place: Place) -> str:
         mark=SimpleNamespace(record=SimpleNamespace(mark_id="m1")),
         outcomes=lambda name, receipts: Input.of_files(name, receipts.files("receipt"), NUMBERED),
     )  # fmt: skip
-    quarantine.write_quarantine_counts(run)
+    undo.write_quarantine_counts(run)
     return "_lakefs/retention/gc/lakegc/m1/quarantine.json"
 
 
