@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import getpass
 import os
 import platform
@@ -297,6 +298,7 @@ def user_and_machine() -> str:
     return f"{name}@{socket.gethostname()} (process {os.getpid()})"
 
 
-def versions() -> dict[str, str]:
+@functools.cache
+def versions() -> Mapping[str, str]:
     packages = ("lakegc", "pyspark", "pyarrow", "lakefs-sdk", "dagster")
     return {name: version(name) for name in packages} | {"python": platform.python_version()}

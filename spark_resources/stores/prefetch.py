@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, TypeVar
 
 _Item = TypeVar("_Item")
@@ -33,8 +33,13 @@ def prefetch(
     unless `ahead` is smaller. `size_of` returns the size of a result in bytes. Raises the errors of `fetch` at the
     item's turn.
     """
+    source = iter(items)
+    first = list(islice(source, 2))
+    if len(first) < 2:  # nothing to fetch ahead, and starting a thread takes longer than many a request
+        yield from ((item, fetch(item)) for item in first)
+        return
+    source, pending = chain(first, source), deque[tuple[_Item, Future[_Fetched]]]()
     assumed_size, largest_seen = expected_size, 1 if expected_size == UNKNOWN_SIZE else expected_size
-    source, pending = iter(items), deque[tuple[_Item, Future[_Fetched]]]()
     with ThreadPoolExecutor(max_workers=ahead) as pool:
 
         def fill() -> None:

@@ -3,6 +3,7 @@ afterwards."""
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -73,6 +74,7 @@ class S3Server:
             if error.response["Error"]["Code"] not in ("BucketAlreadyOwnedByYou", "BucketAlreadyExists"):
                 raise
 
+    @functools.cache  # noqa: B019  # a server lives as long as the tests
     def client(self) -> S3Client:
         """boto3's own client, for calls that a store doesn't offer."""
         return boto3.client(

@@ -32,6 +32,14 @@ def test_items_are_yielded_in_order_with_what_was_fetched(ahead: int) -> None:
     assert list(prefetch([], len, ahead)) == []
 
 
+def test_a_single_item_is_fetched_without_starting_a_thread() -> None:
+    """Most lists of small repositories have one item."""
+    caller = threading.get_ident()
+
+    assert list(fetch_in_parallel(["only"], lambda _: threading.get_ident())) == [caller]
+    assert caller not in list(fetch_in_parallel(["one", "two"], lambda _: threading.get_ident()))
+
+
 @pytest.mark.parametrize(
     ("size", "expected"),
     [(1, 16), (MAX_BYTES_AHEAD // 8, 8), (MAX_BYTES_AHEAD // 2, ALWAYS_AHEAD), (MAX_BYTES_AHEAD * 9, ALWAYS_AHEAD)],
