@@ -113,7 +113,8 @@ repository's id and an id for this mark, by convention the time in UTC. The five
 process. A failed mark can be resumed from the asset that failed; a finished one is never changed, so the
 next mark needs a new id.
 
-Its options are those of the first asset. To set any, hold Shift while clicking *Materialize all*, for example:
+The options of a mark are those of the first asset. To set any, hold Shift while clicking *Materialize all*, for
+example:
 
     ops:
       namespace_slices:
@@ -235,7 +236,7 @@ def retire_job() -> None:
 
 
 def mark_request(repository: Repository, mark_id: str, run_key: str, tags: Mapping[str, str]) -> dg.RunRequest:
-    """The request to mark a repository, with the configured scope. The caller has to add its partition to Dagster."""
+    """The request to mark a repository, with the configured scope. The caller has to add the partition to Dagster."""
     scope = Settings.load(os.environ, home_folder(), repository=repository.id).mark_scope
     return dg.RunRequest(
         run_key=run_key,

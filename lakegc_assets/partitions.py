@@ -24,7 +24,7 @@ REPOSITORY_TAG = "lakegc/repository"
 """The tag that names the repository of a run. Dagster's run queue uses it to limit concurrent runs per repository."""
 
 CREATED_TAG = "lakegc/repository_created"
-"""The tag with the creation date of a run's repository, which distinguishes it from an earlier one of its name."""
+"""The tag with the creation date of a run's repository, which distinguishes it from an earlier one of the same name."""
 
 COMMAND_LINE_TAG = "lakegc/command_line"
 """The tag of runs that were started from the command line, with the value true."""

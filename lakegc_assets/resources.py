@@ -50,7 +50,8 @@ from spark_resources.stores.settings import StoreSettings
 
 
 class MarksResource(ConfigurableResource["MarksResource"]):
-    """Opens marks, with the settings of `LAKEGC_*` variables and the fleet file (see `spark_resources.settings`)."""
+    """Opens marks, with the settings from `LAKEGC_*` environment variables and the fleet file (see
+    `spark_resources.settings`)."""
 
     lakefs: ResourceDependency[LakeFSResource]
     spark: ResourceDependency[SparkResource]

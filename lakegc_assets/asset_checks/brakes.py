@@ -27,11 +27,13 @@ DESCRIPTIONS = {
     "live": "The number of live objects hasn't dropped sharply since the previous mark. Protects against a deleted "
     "branch or an incomplete reading of commits.",
     "listing": "The listing is about as large as the previous mark predicts. Protects against an incomplete listing.",
-    "others": "All repositories that may reference objects here were read. Protects against deleting what only another "
-    "repository needs.",
+    "others": "All other repositories that may reference objects of this one were read. Protects against deleting what "
+    "only another repository needs.",
     "age": "The mark is recent enough to be swept. Protects against deleting by outdated rules.",
 }
-WHEN_TRIPPED = " If it trips: find out why, then release it with a reason, change the rules, or leave the mark alone."
+WHEN_TRIPPED = (
+    " If this brake trips: find out why, then release it with a reason, change the rules, or leave the mark alone."
+)
 
 
 def spec(name: str) -> dg.AssetCheckSpec:
@@ -63,7 +65,7 @@ def check_result(name: str, brakes_of_check: Sequence[Brake]) -> dg.AssetCheckRe
 
 def how_to_release(brake: Brake) -> str:
     return (
-        f"Tripped: {brake.why}. To sweep the mark anyway, release the brake: in the job approve with "
+        f"Tripped: {brake.why}. To sweep the mark anyway, release the brake: in the job 'approve' with "
         f"'release: {{{brake.name}: why this is right}}', or with "
         f"lakegc approve REPOSITORY MARK --release {shlex.quote(brake.name)} --because 'why this is right'"
     )

@@ -2,8 +2,8 @@
 
 Dagster's freshness policies look at the newest materialization of an asset, regardless of its partition. Here a
 partition is one mark of one repository, so a repository that is no longer marked would be hidden by all the others.
-These checks look at the newest partition of each repository instead. For a repository that is late, they give a
-warning.
+These checks look at the newest partition of each repository instead. They warn about each repository that is
+overdue.
 """
 
 # no `from __future__ import annotations` here: Dagster reads the annotations of configs and resources
@@ -73,33 +73,37 @@ def expired_in(event: dg.EventLogRecord) -> int:
     return value if isinstance(value, int) else 0
 
 
-def late_marks(settings: Mapping[str, Settings], marks: Mapping[str, Materialized], now: datetime) -> dict[str, str]:
+def overdue_marks(settings: Mapping[str, Settings], marks: Mapping[str, Materialized], now: datetime) -> dict[str, str]:
     """A sentence for each repository whose newest mark is too old, or that has none."""
-    late = {}
+    overdue = {}
     for repository, configured in settings.items():
         if repository not in marks:
-            late[repository] = "no mark yet"
+            overdue[repository] = "no mark yet"
         elif now > mark_is_due_by(marks[repository].newest, configured.mark_cron, configured.mark_max_age):
-            late[repository] = f"the newest mark is {age(now - marks[repository].newest)} old"
-    return late
+            overdue[repository] = f"the newest mark is {age(now - marks[repository].newest)} old"
+    return overdue
 
 
-def late_sweeps(
+def overdue_sweeps(
     settings: Mapping[str, Settings],
     marks: Mapping[str, Materialized],
     sweeps: Mapping[str, Materialized],
     now: datetime,
 ) -> dict[str, str]:
     """A sentence for each repository with expired objects whose newest sweep is too old."""
-    late = {}
+    overdue = {}
     for repository in settings.keys() & marks.keys():
         mark, sweep = marks[repository], sweeps.get(repository)
         newest = None if sweep is None else sweep.newest
         due = sweep_is_due_by(newest, mark.oldest, mark.expired, settings[repository].sweep_max_age)
         if due is not None and now > due:
-            last = "it was never swept" if newest is None else f"the newest sweep is {age(now - newest)} old"
-            late[repository] = f"{plural(mark.expired, 'object')} {is_or_are(mark.expired)} expired, and {last}"
-    return late
+            last = (
+                "the repository has never been swept"
+                if newest is None
+                else f"the newest sweep is {age(now - newest)} old"
+            )
+            overdue[repository] = f"{plural(mark.expired, 'object')} {is_or_are(mark.expired)} expired, and {last}"
+    return overdue
 
 
 def settings_of_selected(marks: MarksResource) -> tuple[dict[str, Settings], dict[str, str]]:
@@ -117,15 +121,15 @@ def settings_of_selected(marks: MarksResource) -> tuple[dict[str, Settings], dic
     return found, invalid
 
 
-def result(checked: int, late: Mapping[str, str], advice: str) -> dg.AssetCheckResult:
-    sentences = [f"{repository}: {why}" for repository, why in sorted(late.items())]
+def result(checked: int, overdue: Mapping[str, str], advice: str) -> dg.AssetCheckResult:
+    sentences = [f"{repository}: {why}" for repository, why in sorted(overdue.items())]
     return dg.AssetCheckResult(
-        passed=not late,
+        passed=not overdue,
         severity=dg.AssetCheckSeverity.WARN,
         description="\n".join(
-            [*sentences, advice] if late else [f"{plural(checked, 'repository')}, none of them late."]
+            [*sentences, advice] if overdue else [f"{plural(checked, 'repository')} checked, none overdue."]
         ),
-        metadata={"repositories": checked, "late": len(late)},
+        metadata={"repositories": checked, "late": len(overdue)},
     )
 
 
@@ -139,10 +143,10 @@ def marks_are_recent(context: dg.AssetCheckExecutionContext, marks: MarksResourc
     with reporting_failures():
         settings, invalid = settings_of_selected(marks)
     known = materialized_by_repository(context.instance, expired_set.key)
-    late = invalid | late_marks(settings, known, datetime.now(UTC))
+    overdue = invalid | overdue_marks(settings, known, datetime.now(UTC))
     return result(
         len(settings) + len(invalid),
-        late,
+        overdue,
         "Check that the schedule mark_repositories is on, and the newest run of each repository.",
     )
 
@@ -150,7 +154,7 @@ def marks_are_recent(context: dg.AssetCheckExecutionContext, marks: MarksResourc
 @dg.asset_check(
     asset=sweep_report,
     description="Every selected repository with expired objects was swept recently. Protects against paying for "
-    "garbage. If it fails: review and approve the newest mark of each named repository.",
+    "garbage. If this check fails: review and approve the newest mark of each named repository.",
 )
 def sweeps_are_recent(context: dg.AssetCheckExecutionContext, marks: MarksResource) -> dg.AssetCheckResult:
     """Compares the newest sweep of each repository with *sweep_max_age*."""
@@ -158,9 +162,11 @@ def sweeps_are_recent(context: dg.AssetCheckExecutionContext, marks: MarksResour
         settings, invalid = settings_of_selected(marks)
     instance = context.instance
     known = [materialized_by_repository(instance, asset.key) for asset in (expired_set, sweep_report)]
-    late = invalid | late_sweeps(settings, known[0], known[1], datetime.now(UTC))
+    overdue = invalid | overdue_sweeps(settings, known[0], known[1], datetime.now(UTC))
     return result(
-        len(settings) + len(invalid), late, "Review and approve the newest mark of each, or revise its rules."
+        len(settings) + len(invalid),
+        overdue,
+        "Review and approve the newest mark of each repository, or revise its retention rules.",
     )
 
 

@@ -45,7 +45,7 @@ class Invariant:
 
     @property
     def description(self) -> str:
-        return f"{self.promise} Protects against {self.danger}. If it fails: {self.violation}"
+        return f"{self.promise} Protects against {self.danger}. If this check fails: {self.violation}"
 
 
 def clocks_agree(record: MarkRecord) -> Measurement:
@@ -177,10 +177,10 @@ INVARIANTS = [
         mark.committed_addresses,
         "others_read",
         5,
-        "Other repositories' references to objects here were read.",
+        "References from other repositories to objects of this repository were read.",
         "deleting objects that only another repository needs",
         others_read,
-        violation="Some repositories of this server could not be read (unread). Objects here that only they "
+        violation="Some other repositories could not be read (see 'unread'). Objects of this repository that only they "
         "reference may be listed as expired. Grant lakegc access to them or, if they reference nothing in "
         "this repository, name them in LAKEGC_TRUSTED_REPOSITORIES. Then make a new mark.",
     ),
@@ -209,9 +209,9 @@ INVARIANTS = [
         "Paths were probed on every branch for identical content staged again.",
         "deleting an object that a branch serves although it is on no list",
         identical_content_probed,
-        violation="Some paths were not probed (not_probed), or their probes failed (probes_failed). Their objects "
-        "were kept: the mark is safe, but may omit some garbage. Raise LAKEGC_MAX_PROBES for the next "
-        "mark, or check the server's responses (unclear).",
+        violation="Some paths were not probed (see 'not_probed'), or their probes failed ('probes_failed'). Their "
+        "objects were kept: the mark is safe, but may omit some garbage. Raise LAKEGC_MAX_PROBES for the next "
+        "mark, or check the server's responses ('unclear').",
     ),
     Invariant(
         review.expired_set,
@@ -220,7 +220,7 @@ INVARIANTS = [
         "Incremental marks miss nothing, as confirmed by the next full mark.",
         "garbage that incremental marks would never find",
         nothing_missed,
-        violation="Objects were added to an old slice, which lakeFS itself doesn't do. These objects (names) were "
+        violation="Objects were added to an old slice; lakeFS itself never does that. These objects (see 'names') were "
         "kept until this full mark found them. Nothing was lost. If this happens again, lower "
         "LAKEGC_FULL_EVERY.",
     ),

@@ -31,7 +31,7 @@ def materialization(partition_key: str, proposal: Proposal, approval: Approval) 
     metadata: dict[str, Any] = {
         "summary": inline(summary(proposal, approval)),
         "next": inline(
-            f"What was approved: {asset_link('expired_set', partition_key)}. What became of it: "
+            f"Approved objects: {asset_link('expired_set', partition_key)}. Outcome: "
             f"{asset_link('sweep_report', partition_key)}"
         ),
         "by": approval.who,
@@ -54,11 +54,11 @@ def shown_digest(approval: Approval) -> str:
 def summary(proposal: Proposal, approval: Approval) -> str:
     """Who approved what until when, and what happens next, as Markdown."""
     counts = proposal.record.counts
-    until = f", until {approval.until:%Y-%m-%d %H:%M} UTC"
     return (
         f"**{as_text(approval.who)} approved the deletion of {plural(counts['expired'], 'object')} "
-        f"({size(counts['expired_bytes'])})**, once{until}. If the sensor *approved_sweeps* "
-        "is on, the sweep begins within a minute. Otherwise materialize *sweep_report*."
+        f"({size(counts['expired_bytes'])})**. The approval can be used once, until "
+        f"{approval.until:%Y-%m-%d %H:%M} UTC. "
+        "If the sensor *approved_sweeps* is on, the sweep begins within a minute. Otherwise materialize *sweep_report*."
     )
 
 
@@ -73,7 +73,7 @@ def report_approval(instance: dg.DagsterInstance, partition_key: str, proposal: 
     except Exception as error:
         raise LakegcError(
             f"the approval was recorded, but reporting it to Dagster failed ({error}), so no sensor will start the "
-            "sweep. Start it with 'lakegc sweep' or the job sweep."
+            "sweep. Start it with 'lakegc sweep' or the job 'sweep'."
         ) from error
 
 

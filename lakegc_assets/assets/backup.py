@@ -49,7 +49,7 @@ class BackupConfig(dg.Config):
     kinds={"pyspark", "parquet"},
 )
 def backup(context: dg.AssetExecutionContext, config: BackupConfig, marks: MarksResource) -> dg.MaterializeResult[Any]:
-    """Copies of all objects of one expired set in another location. Each copy is compared with its original.
+    """Copies, in another location, of all objects of one expired set. Each copy is compared with its original.
 
     The location is another bucket, container or folder. A backup is required only if LAKEGC_BACKUP_TO is set: then
     *sweep_report* refuses to run until the backup is complete and covers exactly the approved set, and keeps every
@@ -96,7 +96,11 @@ def backup_result(partition: Partition, summary: Backup, where: str) -> dg.Mater
 
 def summary_in_words(partition: Partition, summary: Backup) -> str:
     """How much was copied, as Markdown."""
-    missing = "" if summary.copied == summary.marked else " **A sweep that requires this backup keeps the others.**"
+    missing = (
+        ""
+        if summary.copied == summary.marked
+        else " **A sweep that requires this backup keeps the objects that were not copied.**"
+    )
     return (
         f"**{summary.copied:,} of {plural(summary.marked, 'expired object')} ({size(summary.copied_bytes)}) "
         f"{was_or_were(summary.copied)} copied**, and each compared with its original. `lakegc restore "

@@ -62,7 +62,7 @@ class MarkConfig(dg.Config):
     since: str = Field(
         default="",
         description="the finished mark on which to base an incremental mark, which reads only what may have changed "
-        "since; empty: the newest one",
+        "since then; empty: the newest one",
     )
     full: bool = Field(default=False, description="make a full mark even if an incremental one is possible")
     clean: bool | None = Field(default=None, description="former name of full; refused")

@@ -16,17 +16,17 @@ HEADINGS = {"reason": "Why", "age": "Age", "prefix": "Path in lakeFS", "slice": 
 
 def show_totals(totals: Totals, kind: str, *, title: str = "") -> None:
     """Print the largest totals of a kind, and the sum of the others."""
-    ordered = totals.ordered(kind)
-    if not ordered:
+    sums = totals.sorted_sums(kind)
+    if not sums:
         return
     table = Table()
     table.add_column(HEADINGS[kind], overflow="fold")
     for heading in ("objects", "bytes", "of the bytes"):
         table.add_column(heading, justify="right", no_wrap=True)
-    known = [entry for entry in ordered if entry[0] != EVERYTHING_ELSE]
+    known = [entry for entry in sums if entry[0] != EVERYTHING_ELSE]
     for label, total in known[:ROWS_SHOWN]:
         add_total(table, label_in_words(kind, label), total, totals.whole)
-    smaller = [*known[ROWS_SHOWN:], *(entry for entry in ordered if entry[0] == EVERYTHING_ELSE)]
+    smaller = [*known[ROWS_SHOWN:], *(entry for entry in sums if entry[0] == EVERYTHING_ELSE)]
     if smaller:
         others = Sum(sum(total.objects for _, total in smaller), sum(total.bytes for _, total in smaller))
         add_total(table, f"… and {len(smaller):,} more", others, totals.whole)
@@ -44,7 +44,7 @@ def totals_document(totals: Totals, kinds: tuple[str, ...]) -> dict[str, Any]:
         "bytes": totals.whole.bytes,
         **{
             f"by_{kind}": [
-                {**label_fields(kind, label), **amount_fields(total)} for label, total in totals.ordered(kind)
+                {**label_fields(kind, label), **amount_fields(total)} for label, total in totals.sorted_sums(kind)
             ]
             for kind in kinds
         },

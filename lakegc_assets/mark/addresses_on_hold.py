@@ -1,4 +1,4 @@
-"""The addresses that holds keep beyond the rules: those that only commits on hold reach, and those at paths on hold.
+"""The addresses that only holds keep: those that only commits on hold reach, and those at paths on hold.
 
 An object on hold may be missing from the store, because an earlier sweep may have deleted it before the hold was
 placed. Missing objects are therefore counted and reported, but don't stop the mark. A missing range that is on hold
@@ -85,7 +85,7 @@ def write_addresses_on_hold(run: MarkRun, notes: StepNotes, *, committed: Collec
 
 def ranges_with_holds(run: MarkRun, paths: PathHolds) -> list[dict[str, Any]]:
     """The ranges of commits that only holds retain, and those ranges of expired commits that may contain paths on hold
-    (RANGES_ON_HOLD). Commits that the rules retain may have these ranges, too."""
+    (RANGES_ON_HOLD). Commits that the rules retain may contain these ranges, too."""
     from pyspark.sql import functions as F
 
     verdicts = run.rows("retained_commits", COMMIT_VERDICTS)
@@ -171,7 +171,7 @@ def count_by_hold(objects: pa.Table, report: TaskReport) -> None:
 
 
 def note_objects_on_hold(run: MarkRun, notes: StepNotes, candidates: Candidates, report: TaskReport) -> None:
-    """Record how many objects only holds keep, as `count_by_hold` counted them in `report`, and how many addresses on
+    """Record how many objects only holds keep (`count_by_hold` counted them in `report`), and how many addresses on
     hold are missing from the listing."""
     absent = count_missing(run, candidates) if run.mark.dataset(ASSET, ADDRESSES_PART).rows else 0
     notes.facts |= {

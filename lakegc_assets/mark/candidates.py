@@ -52,7 +52,7 @@ class Candidates(ABC):
 
     @abstractmethod
     def comparison(self, inputs: Sequence[Input]) -> tuple[list[Input], Rule]:
-        """The inputs to co-group for the reference status (these, and possibly more), and the rule to apply to each
+        """The inputs to co-group for the reference status (`inputs`, and possibly more), and the rule to apply to each
         group."""
 
     @abstractmethod
@@ -167,7 +167,7 @@ def choose(run: MarkRun) -> Candidates:
         return incremental_or_why
     if incremental_or_why:
         run.mark.make_full(incremental_or_why)
-        run.log_message(f"making a full mark: {incremental_or_why}")
+        run.log_message(f"making a full mark, because {incremental_or_why}")
     return full_candidates(run)
 
 

@@ -9,7 +9,7 @@ from spark_resources.mark_store.mark import Mark
 
 def changed_rules(mark: Mark) -> str | None:
     """A sentence if the retention rules have changed since the previous mark, or if that can't be determined; None if
-    they are the same, or if there is no previous mark. Reads that mark's record."""
+    they are the same, or if there is no previous mark. Reads the record of the previous mark."""
     previous_id = (mark.record.previous or {}).get("mark_id")
     if previous_id is None:
         return None

@@ -126,8 +126,8 @@ def read_addresses(
     run: MarkRun, notes: StepNotes, refs: pa.Table, part: str, sizes_wanted: Collection[str] = ()
 ) -> None:
     """Write a part: the addresses of these ranges that are inside the namespace. For the ranges with ids in
-    `sizes_wanted`, write object sizes, too: path probes select by size (`restaged_content`). Raises `DamagedData`
-    unless every entry was read."""
+    `sizes_wanted`, write object sizes, too: paths to probe are selected by size (`restaged_content`). Raises
+    `DamagedData` unless every entry was read."""
     entries = pc.sum(refs.column("entries")).as_py() or 0
     folder, sizes_folder = (run.mark.folder(ASSET, name) for name in (part, SIZES_PARTS[part]))
     # versions of one range share most entries, so put them in one file: see `arrow_shuffle.distinct_addresses`

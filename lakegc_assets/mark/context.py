@@ -61,8 +61,8 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A repository, the type of its block store, its namespace with the store behind it, and the holds of the settings
-    (the namespace may have others)."""
+    """A repository, the type of its block store, its namespace with the store behind it, and the holds from the
+    settings (the namespace may have others)."""
 
     repository: Repository
     blockstore: str
@@ -94,7 +94,7 @@ def target_of(repository: Repository, server: ServerConfig, settings: Settings) 
     return Target(repository, blockstore, replace(place, seal=seal), holds)
 
 
-# URL schemes of namespaces, by type of block store; other types are unknown.
+# URL schemes of namespaces, by type of block store; the scheme is not checked for other types.
 SCHEMES = {"s3": ("s3",), "gs": ("gs",), "azure": ("https", "http"), "local": ("local",)}
 
 
@@ -105,13 +105,13 @@ def check_scheme(repository: Repository, blockstore: str) -> None:
         raise WrongUsage(
             f"the namespace of repository {repository.id} is {repository.storage_namespace}, but according to the "
             f"lakeFS server its block store{f' {repository.storage_id}' if repository.storage_id else ''} is of type "
-            f"{blockstore}, whose namespaces begin with {schemes[0]}://. Correct the server's configuration: lakegc "
-            "and lakeFS would use different locations."
+            f"{blockstore}, whose namespaces begin with {schemes[0]}://. Correct the server's configuration; "
+            "otherwise, lakegc and lakeFS would use different locations."
         )
 
 
 def place_of(repository: Repository, blockstore: str, store_settings: StoreSettings) -> Place:
-    """The location of a repository's objects, with every spelling that its block store accepts."""
+    """The location of a repository's objects, with every spelling of the namespace that the block store accepts."""
     aliases: tuple[str, ...] = ()
     if blockstore == "local" and store_settings.local_path is not None:
         # the local adapter writes and reports this location with its configured path (formats §4)
@@ -280,7 +280,7 @@ class StepNotes:
 
 def with_probed_capabilities(target: Target) -> Target:
     """The target with the capabilities that a probe of its store found, because an S3-compatible store may lack some
-    that it claims. Unchanged if the store needn't be probed (see `endpoint_to_probe`)."""
+    that it claims to have. Unchanged if the store needn't be probed (see `endpoint_to_probe`)."""
     place = target.place
     endpoint = endpoint_to_probe(place.namespace, place.settings)
     if endpoint is None:

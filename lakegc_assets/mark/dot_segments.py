@@ -24,7 +24,7 @@ def record_names(run: MarkRun, notes: StepNotes, objects: Rows) -> None:
 
 
 def sentences(facts: Mapping[str, Any]) -> list[str]:
-    """Sentences about these objects, from the facts of `expired_set`; empty if there are none."""
+    """Sentences about objects kept for their dot segments, from the facts of `expired_set`; empty if there are none."""
     count, names = facts.get(COUNT, 0), facts.get(NAMES, [])
     if not count:
         return []
@@ -32,11 +32,11 @@ def sentences(facts: Mapping[str, Any]) -> list[str]:
     named = ", ".join(map(repr, names)) + (" …" if count > len(names) else "")
     sentence = (
         f"{plural(count, 'unreferenced object')} {'is' if is_single else 'are'} kept, because a segment '.' or '..' in "
-        f"{'its key' if is_single else 'their keys'} could make other tools delete another object: {named}"
+        f"{'its key' if is_single else 'their keys'} could make other tools delete a different object (kept: {named})"
     )
     return [sentence]
 
 
 def document(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The number of these objects and the recorded names, for JSON output."""
+    """The number of objects kept for their dot segments, and the recorded names, for JSON output."""
     return {"objects": facts.get(COUNT, 0), "named": list(facts.get(NAMES, []))}

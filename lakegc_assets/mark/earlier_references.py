@@ -1,5 +1,5 @@
-"""The records of earlier marks and re-verifications on other repositories: the tables without references to this
-namespace, and the addresses in it that other repositories referred to.
+"""What earlier marks and re-verifications recorded about other repositories: the tables without references to this
+namespace, and the addresses in the namespace that other repositories referred to.
 
 These tables needn't be read again. The addresses stay live as long as a repository can't be read.
 """
@@ -132,12 +132,12 @@ ADDRESS_PARTS = (
     *((EXPIRED, part) for part in (AT_THE_END_PART, COMMITTED_AT_THE_END_PART, CARRIED_AT_THE_END_PART)),
 )
 PARTS_WITH_ADDRESSES = frozenset({*ADDRESS_PARTS, *((EXPIRED, part) for part in PROBED_PARTS)})
-"""All parts that these marks read, which a retirement leaves (`record.PARTS_ABOUT_OTHERS`)."""
+"""All parts of earlier marks that are read here. A retirement keeps them (`record.PARTS_ABOUT_OTHERS`)."""
 
 
 def has_read(run: MarkRun, record: MarkRecord, repository: str) -> bool:
-    """Whether a mark completely read a repository. If `repository` stands for all of a server (`lab/*`, or `*` for the
-    only server): whether it read all of them that aren't trusted now."""
+    """Whether a mark completely read a repository. If `repository` stands for all repositories of a server (`lab/*`,
+    or `*` for the only server): whether the mark read all of those that aren't trusted now."""
     facts, unread = record.step(COMMITTED).facts[FACTS], unread_repositories_in(record)
     server = server_of(repository)
     unlisted = unread.keys() & {"*", all_repositories_on(server)}

@@ -54,20 +54,20 @@ def attribute(run: MarkRun, notes: StepNotes, chain: MarkChain, status: Referenc
     attributions are just explanations: if a table is missing or damaged, that is recorded and no object is attributed.
     Commits that the rules expire but holds retain count as expired here.
     """
-    verdicts = run.rows("retained_commits", COMMIT_VERDICTS)
-    ordered = sorted_verdicts(verdicts)
-    no_attributions = Attributions((as_input(run, Tasks.of(run.spark, ATTRIBUTIONS.empty_table())),), ordered)
-    commits = [row for row in verdicts if is_expired(row)]
-    if not commits or not status.not_committed_count:
+    verdict_rows = run.rows("retained_commits", COMMIT_VERDICTS)
+    verdicts = sorted_verdicts(verdict_rows)
+    no_attributions = Attributions((as_input(run, Tasks.of(run.spark, ATTRIBUTIONS.empty_table())),), verdicts)
+    commits = [row for row in verdict_rows if is_expired(row)]
+    if not commits or not status.not_retained_count:
         write_explained(run, notes, [])
         return no_attributions
     try:
         with errors_from_executors():
-            ranges = ranges_only_in_expired_commits(run, commits, ordered, chain)
-            attributions = [attributed_in(run, ranges, status), *attributed_before(run, chain, ordered, status)]
+            ranges = ranges_only_in_expired_commits(run, commits, verdicts, chain)
+            attributions = [attributed_in(run, ranges, status), *attributed_before(run, chain, verdicts, status)]
             inputs = tuple(as_input(run, rows) for rows in attributions)
             write_explained(run, notes, ranges["range_id"].to_pylist())
-            return Attributions(inputs, ordered)
+            return Attributions(inputs, verdicts)
     except DamagedData as error:
         if run.mark.record.scope is Scope.COMMITTED:
             raise
@@ -89,9 +89,10 @@ def is_expired(verdict: dict[str, Any]) -> bool:
 
 
 def ranges_only_in_expired_commits(
-    run: MarkRun, commits: list[dict[str, Any]], ordered: pa.Table, chain: MarkChain
+    run: MarkRun, commits: list[dict[str, Any]], verdicts: pa.Table, chain: MarkChain
 ) -> pa.Table:
     """The ranges that only expired commits refer to, each with the verdict that retained it longest (EXPIRED_RANGES).
+    `verdicts` are `sorted_verdicts`.
 
     Excludes ranges whose objects an earlier mark already attributed.
     """
@@ -99,15 +100,15 @@ def ranges_only_in_expired_commits(
     # the base mark attributed no object in a range that counted as committed then
     attributed = chain.attributed_ranges - chain.committed_at_base
     expired_before = {row["commit_id"] for row in chain.base_verdicts() if is_expired(row)}
-    positions = dict(zip(ordered["commit_id"].to_pylist(), range(len(ordered)), strict=True))
+    positions = dict(zip(verdicts["commit_id"].to_pylist(), range(len(verdicts)), strict=True))
     rows = [
         {"metarange_id": row["metarange_id"], "verdict": positions[row["commit_id"]]}
         for row in commits
         if row["commit_id"] not in expired_before
     ]
-    described = ranges_with_verdicts(run, pa.Table.from_pylist(rows, schema=_METARANGE_VERDICTS), chain)
+    ranges = ranges_with_verdicts(run, pa.Table.from_pylist(rows, schema=_METARANGE_VERDICTS), chain)
     excluded = pa.array(sorted(live | attributed), pa.string())
-    return described.filter(pc.invert(pc.is_in(described["range_id"], value_set=excluded)))
+    return ranges.filter(pc.invert(pc.is_in(ranges["range_id"], value_set=excluded)))
 
 
 def ranges_with_verdicts(run: MarkRun, verdicts: pa.Table, chain: MarkChain) -> pa.Table:
@@ -152,13 +153,13 @@ def attributed_in(run: MarkRun, ranges: pa.Table, status: ReferenceStatus) -> Ro
     retained commit refers to, unless there are too many of those."""
     # versions of one range share most entries, so put them in one task, which reports the strongest attribution
     tasks = range_tasks(run.spark, ranges, order_by=("min_key", "max_key", "range_id"))
-    return paths_of(tasks, run.place, ATTRIBUTIONS, rank_by=("verdict",), wanted=status.few_not_committed)
+    return paths_of(tasks, run.place, ATTRIBUTIONS, rank_by=("verdict",), wanted=status.not_retained_if_few)
 
 
-def attributed_before(run: MarkRun, chain: MarkChain, ordered: pa.Table, status: ReferenceStatus) -> list[Rows]:
+def attributed_before(run: MarkRun, chain: MarkChain, verdicts: pa.Table, status: ReferenceStatus) -> list[Rows]:
     """Attributions of earlier marks, with each commit's current verdict (ATTRIBUTIONS), leaving out commits without
     one. Limited to objects that no retained commit refers to, unless there are too many of those."""
-    commits, wanted = ordered["commit_id"].combine_chunks(), status.few_not_committed
+    commits, wanted = verdicts["commit_id"].combine_chunks(), status.not_retained_if_few
 
     def attributed(reasons: pa.Table) -> pa.Table:
         if wanted is not None:

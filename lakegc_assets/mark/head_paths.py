@@ -59,7 +59,7 @@ class Heads:
 
     @classmethod
     def of(cls, heads: pa.Table) -> Heads:
-        """Group these heads (BRANCH_HEADS) by metarange; each must have one."""
+        """Group heads (BRANCH_HEADS) by metarange. Each head must have a metarange."""
         branches: dict[tuple[str, str], list[str]] = {}
         for row in heads.to_pylist():
             branches.setdefault((row["repository"], row["metarange_id"]), []).append(row["branch"])

@@ -43,7 +43,7 @@ def inventory_for_mark(
     if inventory.taken.year < EARLIEST_YEAR:
         raise WrongUsage(
             f"the inventory {location} can't have been taken on {inventory.taken:%Y-%m-%d}, before there were "
-            "inventories. Check its time."
+            "inventories. Check the time of the inventory."
         )
     if inventory.taken > now + skew:
         raise Refused(

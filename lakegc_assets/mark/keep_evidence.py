@@ -41,11 +41,11 @@ EvidenceByReason = Mapping[KeepReason, KeepEvidence]
 
 
 def inputs_of(evidence: EvidenceByReason) -> list[Input]:
-    return [source for one in evidence.values() for source in one.inputs]
+    return [source for keep_evidence in evidence.values() for source in keep_evidence.inputs]
 
 
 def decisions_of(evidence: EvidenceByReason) -> Sequence[tuple[KeepReason, Decide]]:
-    return [(reason, one.decide) for reason, one in evidence.items()]
+    return [(reason, keep_evidence.decide) for reason, keep_evidence in evidence.items()]
 
 
 @dataclass(frozen=True)

@@ -102,8 +102,8 @@ class MarkChain:
 
     @classmethod
     def of_full(cls, run: MarkRun) -> MarkChain:
-        """The chain of a full mark, which is empty, or of a re-verification: just the approved mark if its record of
-        tables is trusted, otherwise empty, too."""
+        """The chain of a full mark (empty), or of a re-verification: just the approved mark if its record of tables is
+        trusted, otherwise empty."""
         return cls(run, () if run.trusted_record is None else (run.trusted_record,))
 
     @property
@@ -327,11 +327,11 @@ def restored_marks(store: Store, since: datetime) -> Iterator[str]:
     folders = folders_in(store, MARKS_ROOT)
 
     def has_restored_since(folder: str) -> bool:
-        written_folders = {folder + subfolder for subfolder in RESTORE_FOLDERS}.intersection(folders_in(store, folder))
+        restore_folders = {folder + subfolder for subfolder in RESTORE_FOLDERS}.intersection(folders_in(store, folder))
         return any(
             listed.modified >= since
-            for written_folder in written_folders
-            for page in store.pages(written_folder)
+            for restore_folder in restore_folders
+            for page in store.pages(restore_folder)
             for listed in page.objects
         )
 

@@ -43,10 +43,10 @@ PLOTTED: Mapping[str, Mapping[str, str]] = {
 """The facts of each step that Dagster plots, by the name of the plot, besides rows and seconds."""
 QUESTIONS: Mapping[str, str] = {
     "explain {repository} PATH_OR_ADDRESS": "Why is an object kept, expired or gone?",
-    "pins {repository}": "What does each branch or commit alone keep?",
-    "rules {repository}": "Which retention rules decide?",
+    "pins {repository}": "What does only one branch or commit keep?",
+    "rules {repository}": "Which retention rules apply?",
     "what-if {repository} --rules FILE": "What would other rules free?",
-    "report {repository} {mark}": "What was deleted, and why was the rest not?",
+    "report {repository} {mark}": "What was deleted, and why were the other objects not?",
 }
 """The questions that people ask about a mark or its sweep, by the command that answers each."""
 
@@ -59,7 +59,7 @@ def step_result(run: MarkRun, asset: str, schema: pa.Schema, *, part: str = "") 
     return dg.MaterializeResult(
         metadata={
             "summary": inline(SUMMARIES[asset](record)),
-            "next": inline(f"What is expired: {asset_link('expired_set', str(run.partition))}"),
+            "next": inline(f"Expired objects: {asset_link('expired_set', str(run.partition))}"),
             **({"preview": behind_a_click(preview(rows, schema.names))} if rows else {}),
             **{name: facts[fact] for name, fact in PLOTTED.get(asset, {}).items() if fact in facts},
             **common_metadata(run, asset, part),
@@ -161,7 +161,7 @@ def examples(run: MarkRun) -> str:
 
 
 def example_table(rows: Iterable[Mapping[str, Any]], commits: Mapping[str, Commit]) -> str:
-    """Objects with their path and the last commit that had it, if they are known."""
+    """Objects, each with its path and the last commit that referred to it, if they are known."""
     headings = ["path in lakeFS", "size:", "stored", "last commit with it", "address"]
     return table(headings, [example_row(row, commits.get(row["commit_id"])) for row in rows])
 

@@ -24,7 +24,7 @@ class MarkOptions:
     allow_young: bool = False
     accept_missing: tuple[str, ...] = ()
     inventory: str = ""  # location of a list of the bucket's objects, read instead of listing the bucket
-    inventory_taken: datetime | None = None  # when the inventory was started, unless it records that itself
+    inventory_taken: datetime | None = None  # when the inventory was started, unless the inventory records its time
     since: str = ""  # the base mark; the newest by default
     full: bool = False  # make a full mark even if an incremental one is possible
 

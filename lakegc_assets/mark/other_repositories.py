@@ -79,7 +79,7 @@ TABLE_PARTS = (COMMITTED_PART, WITHOUT_REFERENCES_PART, NOTES_PART)
 BRANCHES = pa.schema([pa.field(name, pa.string(), nullable=False) for name in ("repository", "branch")])
 REPOSITORY_TABLES = pa.schema([pa.field("repository", pa.string(), nullable=False), *TABLES])
 DISTINCT_TABLES = pa.schema([pa.field("repositories", pa.list_(pa.string()), nullable=False), *TABLES])
-FOUND = pa.schema(  # of each table: a row for every address inside this namespace, and one with their number and a note
+FOUND = pa.schema(  # for each table: a row for every address inside this namespace, and one with their count and a note
     [*TABLE_NOTES, pa.field("address", pa.string()), pa.field("addresses", pa.int64())]
 )
 
@@ -164,14 +164,14 @@ def refuse_changed_servers(run: MarkRun) -> None:
     before, now = set(servers_read(run.mark.record)), set(run.lakefs.servers)
     if before != now:
         raise Refused(
-            f"when mark {run.mark.record.mark_id} of {run.mark.record.repository} began, the settings listed "
-            f"different servers ({in_words(before)}) from now ({in_words(now)}). Make a new mark.",
+            f"the servers in the settings have changed since mark {run.mark.record.mark_id} of "
+            f"{run.mark.record.repository} began (then: {in_words(before)}; now: {in_words(now)}). Make a new mark.",
             invariant=2,
         )
 
 
 def in_words(servers: set[str]) -> str:
-    return ", ".join(sorted(servers - {""})) or "a single one"
+    return ", ".join(sorted(servers - {""})) or "a single server"
 
 
 def place_of_other(run: MarkRun, other: Repository) -> Place:
@@ -197,18 +197,21 @@ def recording_unread(repository: str, unread: UnreadRepositories) -> Iterator[No
     except (Unavailable, DamagedData) as error:
         unread.setdefault(repository, str(error))
     except Refused as error:
-        raise Refused(f"repository {repository} may refer to objects here: {error}", invariant=5) from error
+        raise Refused(
+            f"repository {repository} may refer to objects of this repository: {error}", invariant=5
+        ) from error
 
 
 def report_unread(run: MarkRun, unread: UnreadRepositories) -> None:
     """Report which repositories could not be read. Raises `Refused` in a sweep for a repository that the mark's
-    approval doesn't release by name, and in any run for every one if `require_other_repositories` is set."""
+    approval doesn't release by name and, if `require_other_repositories` is set, in any run for any unread
+    repository."""
     stopping = unreleased(run, unread)
     for repository, why in sorted(unread.items()):
         sentence = f"{sentence_about(repository)}: {full_stop(why)}"
         if run.limits.others_required:
             raise Refused(
-                f"{sentence} Repositories that don't refer to objects here can be named in "
+                f"{sentence} Repositories that don't refer to such objects can be named in "
                 "LAKEGC_TRUSTED_REPOSITORIES.",
                 invariant=2,
             )

@@ -30,6 +30,6 @@ def mark_row(mark: FinishedMark, freed_bytes: int | None) -> tuple[str, ...]:
 def freed_in_words(history: History) -> str:
     """What all sweeps of the repository freed."""
     if not history.freed:
-        return "No sweep has freed anything here yet."
+        return "No sweep of this repository has freed anything yet."
     objects, sweeps = plural(history.freed_objects, "object"), plural(len(history.freed), "sweep")
     return f"**{size(history.freed_bytes)} freed in all**: {objects} in {sweeps}."

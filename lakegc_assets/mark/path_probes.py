@@ -186,15 +186,12 @@ def served_batch(
 
 
 def not_utf8_message(repository: str, branch: str) -> str:
-    return (
-        f"a path of an entry of this size on branch '{branch}' of repository '{repository}' is not UTF-8, so it can't "
-        "be probed"
-    )
+    return f"the path of an entry on branch '{branch}' of repository '{repository}' is not UTF-8, so it can't be probed"
 
 
 def key_inside(address: str | None, namespace: Namespace) -> str | None:
-    """The key of a reported address if it is inside the namespace, otherwise None; raises `Refused` if that is
-    unclear."""
+    """The key of a reported address if it is inside the namespace, otherwise None. Raises `Refused` if it is
+    unclear whether it is inside."""
     if address is None:
         return None
     where, key = namespace.locate_reported(address)

@@ -11,7 +11,7 @@ from lakegc_assets.markdown import MAX_INLINE, as_text, bar, table, unbroken
 MAX_BARS = 10
 MAX_NAME_LENGTH = 60
 HEADINGS: Mapping[str, str] = {
-    "reason": "why they are expired",
+    "reason": "reason",
     "age": "age",
     "prefix": "path in lakeFS",
 }
@@ -37,10 +37,10 @@ def as_markdown(heading: str, totals: Totals, kind: str) -> str:
 
 def bars(totals: Totals, kind: str, count: int = MAX_BARS) -> list[tuple[str, Sum]]:
     """The bars of one plot: its `count` largest totals, and one for all others."""
-    ordered = totals.ordered(kind)
-    known = [entry for entry in ordered if entry[0] != EVERYTHING_ELSE]
+    sums = totals.sorted_sums(kind)
+    known = [entry for entry in sums if entry[0] != EVERYTHING_ELSE]
     others = Sum()
-    for _, total in [*known[count:], *(entry for entry in ordered if entry[0] == EVERYTHING_ELSE)]:
+    for _, total in [*known[count:], *(entry for entry in sums if entry[0] == EVERYTHING_ELSE)]:
         others.add(total.objects, total.bytes)
     shown = [(label_in_words(kind, label), total) for label, total in known[:count]]
     return [*shown, ("all others", others)] if others.objects else shown

@@ -1,6 +1,6 @@
 """The functions of a mark's reading steps, which a re-verification runs in order. The order itself is `CHAIN`.
 
-Objects that are listed first can only become *more* referenced by later reads.
+Objects are listed first, so later reads can only find *more* references to them.
 """
 
 from __future__ import annotations

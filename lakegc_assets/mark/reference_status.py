@@ -56,21 +56,21 @@ class ReferenceStatus:
         return self._rows_with(Status.MISSING)
 
     @property
-    def not_committed_count(self) -> int:
+    def not_retained_count(self) -> int:
         return self.counts["not_retained"]
 
     @cached_property
-    def few_not_committed(self) -> pa.Array | None:
-        """The addresses of `not_committed`; None if there are too many to fit into the memory of one task."""
-        if self.not_committed_count > MAX_BROADCAST_ADDRESSES:
+    def not_retained_if_few(self) -> pa.Array | None:
+        """The addresses of `not_retained`; None if there are too many to fit into the memory of one task."""
+        if self.not_retained_count > MAX_BROADCAST_ADDRESSES:
             return None
         if self.driver_rows is not None:
             is_missing = pc.equal(self.driver_rows["status"], Status.MISSING.value)
             return self.driver_rows["address"].filter(pc.invert(is_missing)).combine_chunks()
-        return self.not_committed.toArrow()["address"].combine_chunks()
+        return self.not_retained.toArrow()["address"].combine_chunks()
 
     @property
-    def not_committed(self) -> DataFrame:
+    def not_retained(self) -> DataFrame:
         """The addresses of the objects that no retained commit refers to, whatever else keeps them (column address)."""
         rows = as_frame(self.grouped.rows)
         return rows.where(rows["status"] != Status.MISSING.value).select("address")

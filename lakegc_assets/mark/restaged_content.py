@@ -163,8 +163,8 @@ def write_unsent_probes(run: MarkRun, paths: Rows, sizes: SizeSet, part: str) ->
 def unclear_sentence(probes: int, why: str) -> str:
     """The message for an operator about probes without a clear result."""
     return (
-        f"{plural(probes, 'path probe')} had no clear result, so every object that may be served at such a path "
-        f"is kept: {why}"
+        f"{plural(probes, 'path probe')} had no clear result, so every object that {'it' if probes == 1 else 'they'} "
+        f"might have found is kept: {why}"
     )
 
 

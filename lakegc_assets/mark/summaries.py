@@ -31,7 +31,7 @@ def listing_summary(record: MarkRecord) -> str:
     when, objects = unbroken(f"{record.start:%Y-%m-%d %H:%M:%S} UTC"), facts["objects"]
     return (
         f"**{plural(objects, 'object')}{amount} {is_or_are(objects)} stored**, according to {source} of {when}. Only "
-        f"these can expire: nothing that is written later can be deleted by this mark.{only_changes(record)}"
+        f"these can expire: a sweep of this mark can't delete anything written later.{only_changes(record)}"
     )
 
 
@@ -52,13 +52,13 @@ def commits_summary(record: MarkRecord) -> str:
         retained = facts["retained"]
         return (
             f"**{retained:,} of {plural(retained, 'commit')} {is_or_are(retained)} retained**, because the repository "
-            "has no retention rules. Only objects without a commit can expire."
+            "has no retention rules. Only objects that no commit refers to can expire."
         )
     kept_by_holds = f" Holds keep {plural(facts['on_hold'], 'more commit')}." if facts.get("on_hold") else ""
     return (
         f"**{facts['retained']:,} of {plural(facts['retained'] + facts['expired'], 'commit')} "
-        f"{is_or_are(facts['retained'])} retained**, and {facts['expired']:,} {is_or_are(facts['expired'])} expired by "
-        f"the retention rules: {as_text(rules_in_words(record.rules))}.{kept_by_holds} Objects that only "
+        f"{is_or_are(facts['retained'])} retained**, and {facts['expired']:,} {is_or_are(facts['expired'])} expired "
+        f"according to the retention rules: {as_text(rules_in_words(record.rules))}.{kept_by_holds} Objects that only "
         "expired commits refer to can expire."
     )
 
@@ -77,10 +77,11 @@ def others_in_words(record: MarkRecord) -> str:
     """Whether the other repositories of the server were read."""
     unread = unread_repositories_in(record)
     if unread:
-        names = "their list" if "*" in unread else ", ".join(sorted(unread))
-        return f" **Other repositories that can't be read: {as_text(names)}**; see the check *others\\_read*."
+        named = f"Other repositories that can't be read: {as_text(', '.join(sorted(unread)))}"
+        problem = "The other repositories can't be listed" if "*" in unread else named
+        return f" **{problem}**; see the check *others\\_read*."
     others = len(record.step("committed_addresses").facts["elsewhere"]["repositories"])
-    return f" The {plural(others, 'other repository')} of the server {was_or_were(others)} read, too." if others else ""
+    return f" {plural(others, 'other repository')} of the server {was_or_were(others)} read, too." if others else ""
 
 
 SUMMARIES: Mapping[str, Callable[[MarkRecord], str]] = {
@@ -113,7 +114,7 @@ def expired_summary(record: MarkRecord, expired: Sum, settings: Settings) -> str
 
 
 def kept_in_words(record: MarkRecord) -> str:
-    """Why the others are kept. An object can count for several reasons."""
+    """Why the other objects are kept. An object can count for several reasons."""
     facts = record.step("expired_set").facts
     reasons = {
         "in retained commits": facts.get("committed", 0),

@@ -80,7 +80,7 @@ class AllTableNotes:
 
 
 def readable_rows(place: Place, dataset: Dataset, columns: Sequence[str]) -> Iterator[pa.Table]:
-    """Like `noted_rows`, but stops at a file that can't be read: tables without a note are read themselves."""
+    """Like `noted_rows`, but stops at a file that can't be read: a table without a note is simply read."""
     with suppress(LakegcError):
         yield from noted_rows(place, dataset, columns)
 

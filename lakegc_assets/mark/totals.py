@@ -68,7 +68,7 @@ class Totals:
             if row["kind"] == KINDS[0]:
                 self.whole.add(row["objects"], row["bytes"])
 
-    def ordered(self, kind: str) -> list[tuple[Label, Sum]]:
+    def sorted_sums(self, kind: str) -> list[tuple[Label, Sum]]:
         """The labels of a kind with their sums, most bytes first; ages from young to old."""
         entries = self.by[kind].items()
         if kind == "age":

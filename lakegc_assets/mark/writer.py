@@ -93,13 +93,15 @@ def outputs_of(run: MarkRun) -> dict[str, Output]:
 
 
 def boundaries_for(run: MarkRun, status: ReferenceStatus) -> pa.Array:
-    """The addresses that divide `status.not_committed` into about equal shares, one per task; empty if one task is
+    """The addresses that divide `status.not_retained` into about equal shares, one per task; empty if one task is
     enough."""
-    count, few = status.not_committed_count, status.few_not_committed
+    count, addresses = status.not_retained_count, status.not_retained_if_few
     if status.driver_rows is not None or not count:
         return pa.array([], pa.string())
     tasks = task_count(count, run.spark().sparkContext.defaultParallelism)
-    return sampled_boundaries(status.not_committed, count, tasks) if few is None else even_boundaries(few, tasks)
+    if addresses is None:
+        return sampled_boundaries(status.not_retained, count, tasks)
+    return even_boundaries(addresses, tasks)
 
 
 def task_count(objects: int, cores: int) -> int:

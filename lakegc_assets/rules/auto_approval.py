@@ -131,7 +131,7 @@ def unmet_by_history(inputs: PolicyInputs) -> Iterator[str]:
 
 
 def unmet_by_other_repositories(inputs: PolicyInputs) -> Iterator[str]:
-    """Repositories that can't be read have a brake of their own."""
+    """Conditions on repositories that are trusted without being read. Those that can't be read have brakes."""
     if inputs.trusted is None:
         yield "the mark doesn't record which other repositories it trusted without reading them"
     elif inputs.trusted:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from lakegc_assets.formatting import plural
+from lakegc_assets.formatting import is_or_are, plural
 from lakegc_assets.formatting import size as in_units
 from spark_resources.errors import DamagedData, WrongUsage
 from spark_resources.identifiers import all_repositories_on, server_of
@@ -140,7 +140,7 @@ def size(measured: Measured, limits: BrakeLimits) -> Brake:
 
 def count(measured: Measured, limits: BrakeLimits) -> Brake:
     objects = measured.counts["expired"]
-    why = f"{plural(objects, 'object')} expired; at most {limits.count:,} are allowed"
+    why = f"{plural(objects, 'object')} expired; at most {limits.count:,} {is_or_are(limits.count)} allowed"
     return Brake("count", objects > limits.count, objects, limits.count, why)
 
 
@@ -197,9 +197,12 @@ def listing(measured: Measured, limits: BrakeLimits) -> Brake:
 
 
 def others(measured: Measured) -> tuple[Brake, ...]:
-    """One brake for each other repository that may refer to objects here and could not be read (invariants 2 and 5)."""
+    """One brake for each other repository that may refer to objects of this repository and could not be read
+    (invariants 2 and 5)."""
     if not measured.unread:
-        return (Brake(OTHERS, False, 0, 0, "every other repository that may refer to objects here was read"),)
+        return (
+            Brake(OTHERS, False, 0, 0, "every other repository that may refer to objects of this repository was read"),
+        )
     return tuple(
         Brake(name_of_release(repository), True, 1, 0, f"{sentence_about(repository)}: {why}")
         for repository, why in sorted(measured.unread.items())
@@ -211,7 +214,7 @@ def sentence_about(repository: str) -> str:
     who = f"repository {repository}"
     if repository == all_repositories_on(server):
         who = f"other repositories of server {server}" if server else "other repositories"
-    return f"{who} may refer to objects here and could not be read"
+    return f"{who} may refer to objects of this repository and could not be read"
 
 
 def name_of_release(repository: str) -> str:
@@ -242,7 +245,8 @@ def released_repositories(record: MarkRecord, released: Mapping[str, str]) -> di
 
 def age(measured: Measured, limits: BrakeLimits, now: datetime) -> Brake:
     days, bound = (now - measured.finished) / timedelta(days=1), limits.age / timedelta(days=1)
-    why = f"the mark is {days:,.1f} days old at {now:%Y-%m-%d %H:%M} UTC; at most {bound:g} are allowed"
+    allowed = f"at most {bound:g} {'is' if bound == 1 else 'are'} allowed"
+    why = f"the mark is {days:,.1f} days old at {now:%Y-%m-%d %H:%M} UTC; {allowed}"
     return Brake("age", days > bound, days, bound, why)
 
 
@@ -255,7 +259,7 @@ def uncompared(name: str, measured: Measured, bound: float) -> Brake:
 
 
 def there_are(count: int, thing: str, things: str = "") -> str:
-    """ "there is 1 object", "there are 2 objects"."""
+    """The number of things as a clause, such as "there is 1 object" or "there are 2 objects"."""
     return f"there {'is' if count == 1 else 'are'} {plural(count, thing, things)}"
 
 

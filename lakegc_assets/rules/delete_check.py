@@ -66,8 +66,8 @@ def differences(marked: pa.Table, now: pa.Table, *, cutoff: datetime | None) -> 
 
     A value that is unknown on either side doesn't count as a difference. Times are compared to the second, because
     stores report them with varying precision. If a marked row has no time, an object younger than `cutoff` (by
-    the store's clock) counts as different, unless `cutoff` is None. An object without a time now always does: a mark of
-    an earlier version may have expired it.
+    the store's clock) counts as different, unless `cutoff` is None. An object that has no time now always counts as
+    different: a mark of an earlier version may have expired it.
     """
     modified = (pc.floor_temporal(table["modified"], unit="second") for table in (marked, now))
     limit = pa.scalar(cutoff, RECEIPTS.field("at").type)

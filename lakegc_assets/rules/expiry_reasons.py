@@ -35,8 +35,8 @@ EXPLAINED = pa.schema([field.with_nullable(field.nullable or field.name == "reas
 def sorted_verdicts(verdicts: Sequence[Mapping[str, Any]]) -> pa.Table:
     """The distinct verdicts of commits (VERDICTS), sorted so that the one that retained its objects longest is last."""
     rows = {tuple(row[name] for name in VERDICT_ORDER): row for row in verdicts}
-    ordered = sorted(rows, key=lambda key: [(value is not None, value) for value in key])
-    return pa.Table.from_pylist([{name: rows[key][name] for name in VERDICTS.names} for key in ordered], VERDICTS)
+    sorted_keys = sorted(rows, key=lambda key: [(value is not None, value) for value in key])
+    return pa.Table.from_pylist([{name: rows[key][name] for name in VERDICTS.names} for key in sorted_keys], VERDICTS)
 
 
 def explained(

@@ -29,7 +29,7 @@ KNOWN_ADDRESSES = pa.schema(
         pa.field("address", pa.string(), nullable=False),
         pa.field("before", pa.bool_(), nullable=False),  # whether it was in a committed range at the base mark
         pa.field("live", pa.bool_(), nullable=False),  # whether it is in a committed range now
-        pa.field("again", pa.bool_(), nullable=False),  # whether it is in a committed range that wasn't one then
+        pa.field("again", pa.bool_(), nullable=False),  # whether it is in a range that is committed now but wasn't then
     ]
 )
 
@@ -159,7 +159,7 @@ def distinct(*addresses: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def youngest_listing(stored: pa.Table) -> pa.Table:
-    """One row per address; if it was listed several times, the row with the latest time."""
+    """One row per address; if an address was listed several times, the row with the latest time."""
     if pc.count_distinct(stored["address"]).as_py() == len(stored):
         return stored
     order = [("address", "ascending"), *((name, "descending") for name in ("modified", "size", "checksum", "slice"))]

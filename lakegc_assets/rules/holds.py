@@ -1,4 +1,4 @@
-"""Which commits holds retain beyond the rules, and which paths they match. Pure decisions, each with the holds' ids.
+"""Which commits only holds retain, and which paths holds match. Pure decisions, each with the holds' ids.
 
 A hold can only keep more. Commits that the rules retain anyway are not attributed to a hold.
 """
@@ -56,7 +56,7 @@ def commits_on_hold(
 
 
 def with_holds(verdicts: Iterable[Verdict], on_hold: Mapping[str, Sequence[str]]) -> list[Verdict]:
-    """The verdicts, where each commit that only holds retain is now retained, with the ids of its holds."""
+    """The verdicts, with each commit that only holds retain changed to retained, with the ids of its holds."""
     return [
         replace(verdict, retained=True, why=Reason.ON_HOLD, hold=HOLD_SEPARATOR.join(on_hold[verdict.commit_id]))
         if not verdict.retained and verdict.commit_id in on_hold

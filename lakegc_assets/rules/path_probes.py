@@ -55,11 +55,11 @@ def paths_to_probe(
         return
     branches_per_batch = max(BATCH_ROWS // len(matching), 1)
     for start in range(0, len(branches), branches_per_batch):
-        some = pa.array(branches[start : start + branches_per_batch], pa.string())
-        on_each = matching.take(pa.array(np.tile(np.arange(len(matching)), len(some))))
+        some_branches = pa.array(branches[start : start + branches_per_batch], pa.string())
+        on_each = matching.take(pa.array(np.tile(np.arange(len(matching)), len(some_branches))))
         columns = {
             "repository": pa.repeat(pa.scalar(repository), len(on_each)),
-            "branch": some.take(pa.array(np.repeat(np.arange(len(some)), len(matching)))),
+            "branch": some_branches.take(pa.array(np.repeat(np.arange(len(some_branches)), len(matching)))),
             "path": on_each["path"],
             "size": on_each["size"],
         }

@@ -28,7 +28,7 @@ def why_not_resumed(
     max_age: timedelta,
     now: datetime,
 ) -> str | None:
-    """Why the sweep of a mark isn't started again; None if it may be. `now` is by the store's clock.
+    """Why the sweep of a mark isn't resumed automatically; None if it may be. `now` is by the store's clock.
 
     `outcomes` are the numbers of objects by outcome in the sweep's report; None if there is no report. `max_age` is the
     age beyond which a mark isn't swept, unless its approval released that brake.
@@ -36,9 +36,9 @@ def why_not_resumed(
     if record.state not in UNFINISHED_SWEEPS:
         return f"the mark is {record.state}, so there is nothing to sweep"
     if approval is None or approval.sha256 != record.approval or approval.digest != record.digest:
-        return "the approval of this set is missing, or was altered"
+        return "the approval of the set is missing, or was altered"
     if now >= approval.until:
-        return f"its approval expired at {approval.until:%Y-%m-%d %H:%M} UTC"
+        return f"the approval expired at {approval.until:%Y-%m-%d %H:%M} UTC"
     if "age" not in approval.released and now - effective_time(record) > max_age:
         return "the mark has become too old (brake_age)"
     if record.state is MarkState.SWEPT_WITH_FAILURES and not (outcomes or {}).get(Outcome.FAILED.value):

@@ -39,7 +39,7 @@ class MarkStatus:
 
     `record` is None if it can't be used, for the reason in `unusable`; `is_newer_format` says that a newer version of
     lakegc wrote it. `is_foreign` means that the record is of lakegc's sweep of a mark of the reference collector.
-    `holder` is who works on it under the lease; "" for nobody.
+    `holder` is who is working on it under the lease; "" for nobody.
 
     The other fields are known only if the mark is old enough or has a quarantine. `approved_until` is the end of its
     approval, even if that has passed; `approval_problem` says why it isn't known. `announced_due` is when a policy
@@ -79,7 +79,7 @@ class MarkStatus:
 
 @dataclass(frozen=True, slots=True)
 class RepositoryIdentity:
-    """What distinguishes a repository from an earlier one of its name."""
+    """What distinguishes a repository from an earlier one of the same name."""
 
     repository: str
     created: datetime
@@ -125,7 +125,7 @@ def _decision(status: MarkStatus, kept: Mapping[str, str], now: datetime) -> Dec
             return None
         if status.has_quarantine:  # it can't have had any when it was retired
             return Decision(status.mark_id, Action.KEEP, "it is retired, but its quarantine has objects: restore them")
-        return Decision(status.mark_id, Action.RESUME, "an earlier retirement of it was interrupted")
+        return Decision(status.mark_id, Action.RESUME, "an earlier attempt to retire it was interrupted")
     if status.mark_id in kept or record is None:
         return Decision(status.mark_id, Action.KEEP, kept[status.mark_id])
     return Decision(status.mark_id, Action.RETIRE, f"it ended {age(now - status.ended_at(record))} ago")
@@ -162,13 +162,13 @@ def why_unusable(record: MarkRecord, repository: RepositoryIdentity, now: dateti
     if record.finished is not None and record.digest != digest_of(record):
         return "its record was altered: the digest doesn't match"
     if now < (ended := finished_at(record)):
-        return f"it ended {ended:%Y-%m-%d %H:%M} UTC, which is later than the store's clock"
+        return f"it ended {ended:%Y-%m-%d %H:%M} UTC, which is in the future by the store's clock"
     return None
 
 
 def _why_kept_by_time(status: MarkStatus, record: MarkRecord, retire_after: timedelta, now: datetime) -> str | None:
     if status.has_quarantine:
-        return "its quarantine has objects: undo or purge them first"
+        return "its quarantine has objects: restore or purge them first"
     if status.approval_problem:
         return status.approval_problem
     if record.state is MarkState.APPROVED and status.approved_until is not None and now < status.approved_until:
@@ -179,7 +179,7 @@ def _why_kept_by_time(status: MarkStatus, record: MarkRecord, retire_after: time
         return "its sweep has no readable report"
     ended = status.ended_at(record)
     if now < ended:
-        return f"it ended {ended:%Y-%m-%d %H:%M} UTC, which is later than the store's clock"
+        return f"it ended {ended:%Y-%m-%d %H:%M} UTC, which is in the future by the store's clock"
     if now - ended < retire_after:
         return f"it ended {age(now - ended)} ago, and marks are retired after {duration(retire_after)}"
     return None
@@ -214,7 +214,8 @@ def needed_newest(records: Collection[MarkRecord]) -> dict[str, str]:
 
 
 def add_bases(kept: dict[str, str], records: Mapping[str, MarkRecord]) -> None:
-    """Add what the kept marks are based on. A base mark's own chain is part of theirs, unless it was altered."""
+    """Add the marks that the kept marks are based on. The chain of a base mark is part of the chains of the marks based
+    on it, unless a record was altered."""
     to_do = [mark_id for mark_id in kept if mark_id in records]
     while to_do:
         record = records[to_do.pop()]
@@ -291,11 +292,11 @@ def why_not_purged(
     if status.sweep_ended is None:
         return "its sweep has no readable report"
     if status.late:
-        return f"{plural(status.late, 'object')} became live during its sweep: check them, then undo or purge"
+        return f"{plural(status.late, 'object')} became live during its sweep: check them, then restore or purge"
     if status.restore_begun:
-        return "some of its objects were restored: undo or purge the others"
+        return "some of its objects may have been restored: restore or purge the others"
     if now < status.sweep_ended:
-        return f"its sweep ended {status.sweep_ended:%Y-%m-%d %H:%M} UTC, which is later than the store's clock"
+        return f"its sweep ended {status.sweep_ended:%Y-%m-%d %H:%M} UTC, which is in the future by the store's clock"
     if now - status.sweep_ended < purge_after:
         return (
             f"its sweep ended {age(now - status.sweep_ended)} ago, and quarantines are purged after "

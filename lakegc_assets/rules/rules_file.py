@@ -78,7 +78,7 @@ def _problems(plain: Any) -> Iterator[str]:
         yield from _days_problems(rule, DAYS, where)
     if plain.get(DEFAULT) == 0 and not rules:
         yield (
-            f"lakeFS stores a '{DEFAULT}' of 0 without '{BRANCHES}' as no rules at all, so that nothing would ever "
+            f"lakeFS stores a '{DEFAULT}' of 0 without '{BRANCHES}' as no rules at all, so nothing would ever "
             "expire; add a rule with 0 days for one branch"
         )
 

@@ -1,4 +1,4 @@
-"""Which retention a change of rules shortens: the only part of such a change that can lead to deletes. Pure."""
+"""Which retention a change to the rules shortens: the only part of such a change that can lead to deletes. Pure."""
 
 from __future__ import annotations
 

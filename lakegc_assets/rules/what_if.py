@@ -20,8 +20,8 @@ ATTRIBUTED_OBJECTS = pa.schema([EXPIRED_OBJECTS.field(name) for name in ("addres
 """The objects that no retained commit refers to in the mark, and the commit that the mark attributed each to."""
 FREED = pa.schema(
     [
-        pa.field("variant", pa.int64(), nullable=False),  # its position
-        pa.field("branch", pa.string()),  # whose rule expired the commit; null for dangling commits
+        pa.field("variant", pa.int64(), nullable=False),  # the position of the variant
+        pa.field("branch", pa.string()),  # the branch whose rule expired the commit; null for dangling commits
         pa.field("committed", pa.bool_(), nullable=False),  # whether any commit had these objects
         pa.field("objects", pa.int64(), nullable=False),
         pa.field("bytes", pa.int64(), nullable=False),
@@ -143,7 +143,7 @@ def summed(
 
 
 def total(freed_rows: pa.Table) -> pa.Table:
-    """Rows of FREED, each variant and branch once."""
+    """The sums of rows of FREED, one row per variant and branch."""
     keys = ["variant", "branch", "committed"]
     sums = [name for name in FREED.names if name not in keys]
     grouped = freed_rows.group_by(keys, use_threads=False).aggregate([(name, "sum") for name in sums])

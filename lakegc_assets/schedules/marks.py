@@ -36,8 +36,8 @@ PREFLIGHT_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Preflight:
-    """What was found before a mark: the problem that would immediately stop it, and who holds the lease; None if there
-    is none. A repository that could not be checked in time has neither."""
+    """What was found before a mark: the problem that would immediately stop it, and who holds the lease; each is
+    None if there is none. A repository that could not be checked in time has neither."""
 
     problem: str | None = None
     holder: Holder | None = None
@@ -98,7 +98,7 @@ def why_busy(repository: Repository, holder: Holder | None, queued: dg.DagsterRu
     """
     if holder is not None:
         return (
-            f"{repository.id} is skipped: {holder.who} is still working on its mark {holder.mark_id}, and holds "
+            f"{repository.id} is skipped: {holder.who} is still working on mark {holder.mark_id}, and holds "
             f"the lease until {holder.until:%H:%M:%S} UTC."
         )
     if queued is not None:
@@ -113,8 +113,8 @@ MARKS_AND_SWEEPS = (mark_job.name, sweep_job.name, backup_and_sweep_job.name)
 def requests_for_due_repositories(
     context: dg.ScheduleEvaluationContext, lakefs: LakeFSResource
 ) -> list[dg.RunRequest] | dg.SkipReason:
-    """Requests to mark the repositories whose cron schedule has this time; if there are none, the reason why. Adds the
-    partitions of the requested marks to Dagster.
+    """Requests to mark the repositories whose cron schedule includes this time; if there are none, the reason why. Adds
+    the partitions of the requested marks to Dagster.
 
     A repository is skipped if its previous mark or sweep isn't finished, or if its newest run already reported the
     problem that prevents marks. The mark id is the scheduled time, so that a repeated tick requests the same runs; the
@@ -179,7 +179,7 @@ def report_dead_runs(context: dg.ScheduleEvaluationContext, without_lease: Colle
 
 
 def due_repositories(selected: Sequence[Repository], time: datetime) -> tuple[list[Repository], list[str]]:
-    """The repositories whose cron schedule has this time, and a sentence for each with invalid settings."""
+    """The repositories whose cron schedule includes this time, and a sentence for each with invalid settings."""
     due, invalid = [], []
     for repository in selected:
         try:

@@ -88,7 +88,7 @@ def resumed_sweeps(context: dg.SensorEvaluationContext, lakefs: LakeFSResource) 
             request = request_to_resume(instance, client, run)
             requests.setdefault(request.run_key, request)
         except NothingToDo as reason:
-            context.log.info(f"The sweep of {run.tags[PARTITION_TAG]} needs no other run: {full_stop(reason)}")
+            context.log.info(f"The sweep of {run.tags[PARTITION_TAG]} needs no further run: {full_stop(reason)}")
         except NotResumed as reason:
             report_left_to_person(context, run, str(reason))
         except (TryLater, Unavailable) as reason:
@@ -165,9 +165,12 @@ def request_to_resume(instance: dg.DagsterInstance, lakefs: LakeFS, run: dg.Dags
         raise TryLater(f"{holder.who} holds the lease until {holder.until:%H:%M:%S} UTC")
     return dg.RunRequest(
         run_key=f"resumed approval {approval.sha256}",
-        partition_key=key,  # which Dagster has, even if it is one of an earlier version
+        partition_key=key,  # Dagster has this key, even if it has the format of an earlier version
         job_name=run.job_name,
-        run_config={"ops": run.run_config.get("ops", {}), **console_config(os.environ)},  # a quarantine stays one
+        run_config={
+            "ops": run.run_config.get("ops", {}),
+            **console_config(os.environ),
+        },  # with its options, such as quarantine
         tags={REPOSITORY_TAG: partition.repository, RESUMED_TAG: approval.sha256, FAILED_RUN_TAG: run.run_id},
     )
 

@@ -99,8 +99,9 @@ def new_notifications(instance: dg.DagsterInstance, cursor: Cursor) -> tuple[lis
 
 def waiting_notifications(instance: dg.DagsterInstance, waiting: Sequence[Waiting]) -> list[Notification]:
     """The notifications of waiting events whose runs Dagster still has, in this order."""
-    found = {waiting_for(one): one for one in notifications_of_runs(instance, [one.run for one in waiting])}
-    return [found[one] for one in waiting if one in found]
+    found = notifications_of_runs(instance, [event.run for event in waiting])
+    by_event = {waiting_for(notification): notification for notification in found}
+    return [by_event[event] for event in waiting if event in by_event]
 
 
 def notifications_of_runs(instance: dg.DagsterInstance, run_ids: Iterable[str]) -> list[Notification]:

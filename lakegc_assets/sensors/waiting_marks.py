@@ -103,7 +103,7 @@ def first_cursor(instance: dg.DagsterInstance) -> Cursor:
 
 
 def with_new_marks(instance: dg.DagsterInstance, cursor: Cursor) -> Cursor:
-    """The cursor, with the marks that finished since then."""
+    """The cursor after the newest mark in Dagster; it includes the marks that have finished since `cursor`."""
     events = instance.fetch_materializations(
         dg.AssetRecordsFilter(asset_key=expired_set.key, after_storage_id=cursor.after),
         limit=MARKS_PER_TICK,
@@ -161,21 +161,21 @@ def is_waiting_for_approval(target: Target, record: MarkRecord, now: datetime) -
 
 
 def was_reported(instance: dg.DagsterInstance, key: str) -> bool:
-    """Whether a reminder of this mark is in Dagster, for example because the daemon was killed before it kept the
-    cursor."""
+    """Whether a reminder of this mark is in Dagster, for example because the daemon was killed before it saved
+    the cursor."""
     of_mark = dg.AssetRecordsFilter(asset_key=expired_set.key, asset_partitions=[key])
     events = (event.asset_observation for event in instance.fetch_observations(of_mark, limit=100).records)
     return any(event is not None and REMINDER in event.metadata for event in events)
 
 
 def reminder(record: MarkRecord, owners: tuple[str, ...], waited: timedelta) -> dict[str, Any]:
-    """The metadata of a reminder."""
+    """The metadata of a reminder: how long a mark has waited, what it would delete, and the commands for it."""
     name = f"{record.repository} {record.mark_id}"
     return {
         REMINDER: duration(waited),
         "objects": record.counts["expired"],
         "bytes": record.counts["expired_bytes"],
-        "owners": ", ".join(owners) or "none: set owners",
+        "owners": ", ".join(owners) or "none: set 'owners'",
         "review": f"lakegc review {name}",
         "approve": f"lakegc approve {name}",
     }

@@ -45,7 +45,7 @@ RESCUED = pa.schema(
         pa.field("why", pa.string(), nullable=False),
     ]
 )
-SWEEP_RECEIPTS, INTENDED, UNDONE, KEPT = "receipts", "intents", "receipts of undo and purge", "rescued"
+SWEEP_RECEIPTS, INTENDED, UNDONE, RESCUED_OBJECTS = "receipts", "intents", "receipts of undo and purge", "rescued"
 """Names of the inputs of a co-group by address."""
 
 
@@ -178,7 +178,7 @@ class SweepRun:
     def foreign_addresses(self, foreign: ForeignMark) -> pa.Table:
         """The distinct addresses in a foreign mark's files (ADDRESSES), verified against the approval.
 
-        Raises `Refused` if the files have changed since, or contain an address that must never be deleted.
+        Raises `Refused` if the files have changed since the approval, or contain an address that must never be deleted.
         """
         files = foreign_files(self.target, foreign.mark)  # the same bytes are verified and used
         if files.digest != foreign.approval.digest:

@@ -20,7 +20,7 @@ from lakegc_assets.mark.keep_evidence import OBJECTS
 from lakegc_assets.progress import logging_progress
 from lakegc_assets.rules import sweep_outcomes
 from lakegc_assets.rules.delete_check import check_before_delete
-from lakegc_assets.sweep.context import INTENDED, KEPT, RESCUED, SWEEP_RECEIPTS, Reverification, SweepRun
+from lakegc_assets.sweep.context import INTENDED, RESCUED, RESCUED_OBJECTS, SWEEP_RECEIPTS, Reverification, SweepRun
 from lakegc_assets.sweep.head_watch import HeadWatch
 from spark_resources.deleting.lookup import Lookup
 from spark_resources.deleting.permit import PermitIssuer
@@ -135,7 +135,7 @@ def still_garbage(run: SweepRun, objects: Grouped, verification: Reverification,
         return objects
     inputs = [objects.as_input(OBJECTS, PENDING), rescued_input(run, verification)]
     return run.grouped(
-        inputs, lambda rows: sweep_outcomes.without_addresses_in(rows[OBJECTS], rows[KEPT]), PENDING, persist
+        inputs, lambda rows: sweep_outcomes.without_addresses_in(rows[OBJECTS], rows[RESCUED_OBJECTS]), PENDING, persist
     )
 
 
@@ -143,8 +143,10 @@ def rescued_objects(run: SweepRun, objects: Grouped, verification: Reverificatio
     """The objects (PENDING, and `why`) that a re-verification rescued."""
 
     def with_reasons(rows: GroupedRows) -> pa.Table:
-        live = sweep_outcomes.with_addresses_in(rows[OBJECTS], rows[KEPT])
-        why = rows[KEPT]["why"].take(pc.index_in(live["address"], value_set=rows[KEPT]["address"]))
+        live = sweep_outcomes.with_addresses_in(rows[OBJECTS], rows[RESCUED_OBJECTS])
+        why = rows[RESCUED_OBJECTS]["why"].take(
+            pc.index_in(live["address"], value_set=rows[RESCUED_OBJECTS]["address"])
+        )
         return live.append_column(RESCUED.field("why"), why)
 
     inputs = [objects.as_input(OBJECTS, PENDING), rescued_input(run, verification)]
@@ -152,7 +154,7 @@ def rescued_objects(run: SweepRun, objects: Grouped, verification: Reverificatio
 
 
 def rescued_input(run: SweepRun, verification: Reverification) -> Input:
-    return Input.whole(KEPT, run.place, [verification.rescued], RESCUED)
+    return Input.whole(RESCUED_OBJECTS, run.place, [verification.rescued], RESCUED)
 
 
 def write_receipts_of_rescued(run: SweepRun, verification: Reverification, pending: Grouped) -> None:

@@ -73,7 +73,7 @@ def refuse_missing_permissions(run: SweepRun, action: Action, receipts: pa.Table
     raise Forbidden(
         f"the store refused to {verb} {example['address']!r}, the first object of the sweep of mark {record.mark_id} "
         f"of {record.repository}: {response}. A permission is missing in {run.store.where} for "
-        f"{identity(scheme, place.settings)}. Required: {delete_permission(scheme)}{also}. Grant it, or set other "
-        f"credentials, and run the same command again: lakegc sweep {record.repository} {record.mark_id}"
+        f"{identity(scheme, place.settings)}. Required: {delete_permission(scheme)}{also}. Grant the permission, or "
+        f"set other credentials, and run the same command again: lakegc sweep {record.repository} {record.mark_id}"
         f"{' --quarantine' if quarantine else ''}. No other delete was sent, and nothing was deleted."
     )

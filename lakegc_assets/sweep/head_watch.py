@@ -83,7 +83,7 @@ class HeadWatch:
     _entries: int = 0  # in the ranges read so far
     _dump_due_at: float = 0.0
     _dump_failure: str = ""
-    _dumped_is_kept: bool = True  # whether the objects of all commits in the last dump are kept
+    _keeps_dumped_objects: bool = True  # whether the objects of all commits in the last dump are kept
     _others_failure: str = ""
     _others_delay: FailureTime = field(default_factory=FailureTime)
     _ended: threading.Event = field(default_factory=threading.Event)
@@ -160,7 +160,7 @@ class HeadWatch:
 
     def _refuse_if_late(self) -> None:
         """Raise `Unavailable` if the other threads have gone too long without a result for deletes to continue."""
-        if not self._dumped_is_kept:
+        if not self._keeps_dumped_objects:
             raise Unavailable(
                 f"the objects of new commits of {self.repository} could not be read yet. {self._dump_failure}".strip()
             )
@@ -184,10 +184,10 @@ class HeadWatch:
         dumped = dumped_graph(self.newly_retained.run)
         with self._stopping_if_too_much(), self._lock:
             if dumped is not None and (commits := self.newly_retained.commits_of(dumped)):
-                self._dumped_is_kept = False
+                self._keeps_dumped_objects = False
                 self._keep_objects_of(commits, "commits on no branch")
                 self.newly_retained.add(self.newly_retained.branches, commits)
-            self._dumped_is_kept = True
+            self._keeps_dumped_objects = True
         self._dump_due_at = started + max(DUMP_INTERVAL_S, DUMP_PAUSE_FACTOR * (boottime_s() - started))
 
     def list_all_others(self) -> None:
@@ -216,7 +216,7 @@ class HeadWatch:
         if len(keys):
             self.moved = True
             self._exclude(keys)
-            self.log_message("other repositories have new tables: objects here that these tables refer to are kept")
+            self.log_message("objects of this repository that new tables of other repositories refer to are kept")
 
     def _watch(self, check: Callable[[], None], record_failure: Callable[[str], None]) -> None:
         while not self._ended.wait(self.interval.total_seconds()):
@@ -281,7 +281,9 @@ class HeadWatch:
         )
         self._entries += sum(int(ref["entries"]) for ref in refs)
         if self._entries > MAX_ENTRIES:
-            raise TooMuchChanged(f"{what} reach {self._entries:,} new entries, too many to read while deleting")
+            raise TooMuchChanged(
+                f"because of {what}, {self._entries:,} new entries must be read, too many while deleting"
+            )
         if refs:
             self._exclude(self._addresses(refs))
             self.log_message(f"objects of {what} are kept")

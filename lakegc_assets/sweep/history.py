@@ -54,7 +54,7 @@ def _update(place: Place, change: Callable[[History], History], log_warning: Log
 
 
 def known_history(place: Place) -> History:
-    """The history of a namespace, for people. If none was written, or it can't be used, it is collected from the
+    """The history of a namespace, for display. If none was written, or it can't be used, it is collected from the
     records of all marks, which takes longer."""
     try:
         known = read_history(place)

@@ -48,7 +48,7 @@ def sweep_result(place: Place, report: Report, history: History | None) -> dg.Ma
         metadata={  # in the order in which the UI displays them
             "summary": inline(summary(report)),
             "next": inline(
-                f"What was approved: {asset_link('expired_set', key)}, by whom: {asset_link('sweep_approval', key)}"
+                f"Approved objects: {asset_link('expired_set', key)}. Approval: {asset_link('sweep_approval', key)}"
             ),
             "outcomes": inline(outcomes(report)),
             "questions": inline(questions(partition)),
@@ -75,8 +75,8 @@ def summary(report: Report) -> str:
     rest = f" {plural(kept, 'object')} had another outcome." if kept else ""
     return (
         f"**{objects:,} of {plural(report.approved, 'approved object')} ({size(freed)}) {was_or_were(objects)} "
-        f"{what}** in {report.seconds:,.1f} seconds.{rest} Everything that may need them was read again "
-        f"{'before' if verified == 1 else f'{verified:,} times, before and while'} they were deleted.{verdict}"
+        f"{what}** in {report.seconds:,.1f} seconds.{rest} Everything that may need approved objects was read "
+        f"again {'before' if verified == 1 else f'{verified:,} times, before and while'} they were {what}.{verdict}"
     )
 
 
@@ -123,7 +123,7 @@ def details(report: Report, where: str) -> str:
 
 
 def space_notes(report: Report) -> dict[str, str]:
-    """What deleting does to the space in this store, and how to purge or restore quarantined objects."""
+    """Whether deleting frees space in this store, and how to purge or restore quarantined objects."""
     metadata = {}
     if report.objects.get(Outcome.DELETED.value):
         metadata["deleting"] = report.deleting

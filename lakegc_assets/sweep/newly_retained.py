@@ -50,7 +50,7 @@ class NewlyRetained:
 
     @classmethod
     def of(cls, run: MarkRun, retained: Iterable[str]) -> NewlyRetained:
-        assert run.decided is not None, "retained_commits was read"
+        assert run.decided is not None, "retained_commits hasn't run"
         return cls(run, set(retained), dict(run.decided.commits), run.decided.branches)
 
     def refuse_changes(self) -> None:
@@ -89,7 +89,9 @@ class NewlyRetained:
 
     def _checked(self, commits: set[str], what: str) -> set[str]:
         if len(commits) > MAX_COMMITS:
-            raise TooMuchChanged(f"{what} retain {len(commits):,} more commits, too many to read while deleting")
+            raise TooMuchChanged(
+                f"because of {what}, {len(commits):,} more commits are retained, too many to read while deleting"
+            )
         return commits
 
     def add(self, branches: Mapping[str, str], commits: Iterable[str]) -> None:
@@ -106,8 +108,8 @@ class NewlyRetained:
             graph[commit.id] = commit
             if len(graph) > MAX_COMMITS:
                 raise TooMuchChanged(
-                    f"{branches_in_words(changed)} reach more than {MAX_COMMITS} new commits, too many to read while "
-                    "deleting"
+                    f"because of {branches_in_words(changed)}, more than {MAX_COMMITS} new commits must be read, "
+                    "too many while deleting"
                 )
         self.graph |= graph
         self._new_commits |= graph.keys()
@@ -145,6 +147,5 @@ def changed_branches(before: Mapping[str, str], after: Mapping[str, str]) -> lis
 
 
 def branches_in_words(branches: Sequence[str]) -> str:
-    return (
-        "changed branches " + ", ".join(f"'{branch}'" for branch in branches[:3]) + (" …" if len(branches) > 3 else "")
-    )
+    names = ", ".join(f"'{branch}'" for branch in branches[:3]) + (" …" if len(branches) > 3 else "")
+    return f"changed {'branch' if len(branches) == 1 else 'branches'} {names}"

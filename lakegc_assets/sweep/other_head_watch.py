@@ -1,4 +1,5 @@
-"""Watch other repositories while a round deletes: objects here that they start to reference are live (invariant 1).
+"""Watch other repositories while a round deletes: objects of this repository that they start to
+reference are live (invariant 1).
 
 As in a mark, all tables count, whichever commit refers to them: a commit may be an ancestor of a head, have any
 date, or have lost its branch before heads were listed. So the tables of a repository are listed when a round first
@@ -118,8 +119,8 @@ class OtherHeads:
             for repository in sorted(unreleased(self.run, unread)):
                 why = unread[repository]
                 raise Unavailable(
-                    f"repository {repository} may refer to objects here and can't be read: {full_stop(why)} Run the "
-                    "same command again when the repository can be read."
+                    f"repository {repository} may refer to objects of this repository and can't be read: "
+                    f"{full_stop(why)} Run the same command again when that repository can be read."
                 )
             self.known |= heads
             self._listed_at |= dict.fromkeys(map(self._with_namespace, due), started)
@@ -162,7 +163,7 @@ class OtherHeads:
             try:
                 self._read_tables(repository, new, keys_by_table, unread)
             except TooMuchChanged as error:
-                if repository not in unread_before:  # if it is, the re-verification didn't read its tables
+                if repository not in unread_before:  # otherwise, the re-verification didn't read its tables
                     raise
                 unread.setdefault(repository, str(error))
         return keys_by_table

@@ -191,14 +191,14 @@ def refuse_unapproved(target: Target, record: MarkRecord) -> None:
 
 
 def refuse_resumption(target: Target, record: MarkRecord, *, max_age: timedelta) -> None:
-    """Raise `Refused` if a sweep must not be started again without a person. Its run may have been queued for a long
-    time."""
+    """Raise `Refused` if a sweep must not be resumed automatically. The run of the sweep may have been queued for a
+    long time."""
     approval, report = read_approval(target.place, record.mark_id), read_report(target.place, record.mark_id)
     outcomes, now = None if report is None else report.objects, target.place.store().now()
     if why := why_not_resumed(record, approval, outcomes, max_age=max_age, now=now):
         name = f"{record.repository} {record.mark_id}"
         raise Refused(
-            f"the sweep of {name} isn't started again without a person: {why}. To resume it: lakegc sweep {name}.",
+            f"the sweep of {name} isn't resumed automatically: {why}. To resume it: lakegc sweep {name}.",
             invariant=7,
         )
 
@@ -238,8 +238,9 @@ def known_foreign(target: Target, partition: Partition) -> ForeignMark:
     approval = read_approval(target.place, partition.mark_id)
     if approval is None or approval.layout is None:
         raise WrongUsage(
-            f"there is no approved mark {partition.mark_id} of {partition.repository}. 'lakegc status' lists the "
-            f"marks, and 'lakegc approve {partition.repository} {partition.mark_id}' approves this one."
+            f"there is no approved mark {partition.mark_id} of {partition.repository}. 'lakegc status "
+            f"{partition.repository}' lists the marks. If it lists this one, approve it first: lakegc approve "
+            f"{partition.repository} {partition.mark_id}"
         )
     place = target.place
     foreign = reference_mark(place, f"{approval.layout}/{partition.mark_id}", own_ids=own_mark_ids(place))

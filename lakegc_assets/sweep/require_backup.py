@@ -38,7 +38,7 @@ def required_backup(run: SweepRun) -> tuple[Place, Backup] | None:
 def backed_up_objects(run: SweepRun, approved: Input, backup: tuple[Place, Backup]) -> Input:
     """The pending approved objects (APPROVED) that the backup contains now, with the same size and checksum.
 
-    Each other object gets a receipt with the reason why it isn't deleted; the next sweep compares it again.
+    Each other object gets a receipt with the reason why it isn't deleted; the next sweep looks for its copy again.
     """
     number = run.next_number()
     rows = listed_with_copies(run.spark(), *backup)

@@ -4,8 +4,8 @@ The order of effects, and the state that a crash right after each leaves:
 
 1. a key of lakegc's own is written and deleted   nothing (a required backup is read before that)
 2. the mark becomes `sweeping`                    the same command resumes; the approval is used up
-3. the reference's summary is removed             the same; the reference collector can't sweep this mark any more
-   objects missing in the backup are recorded     the same; they are compared again
+3. the reference collector's summary is removed   the same; the reference collector can't sweep this mark any more
+   objects missing from the backup are recorded   the same; they are compared again
 4. rounds: re-verification, then chunks           every key has an outcome or an intent, or is untouched
 5. the closing re-verification                    the same command re-verifies
 6. the report's rows, then `sweep.json`           the same command writes them again, from the receipts

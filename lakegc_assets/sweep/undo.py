@@ -158,8 +158,8 @@ def purgeable_objects(run: SweepRun, since: int, persist: Persisted) -> Grouped:
     if report is None:
         raise Refused(
             f"the sweep of mark {run.mark.record.mark_id} of {run.partition.repository} has no report yet, so "
-            "there is no signed list of the objects that it quarantined. Finish the sweep first: run lakegc sweep "
-            "again.",
+            "there is no signed list of the objects that it quarantined. Finish the sweep first: lakegc sweep "
+            f"{run.partition.repository} {run.mark.record.mark_id}",
             invariant=10,
         )
     listed = open_dataset(run.place, report.dataset["folder"], sha256=report.dataset["sha256"])

@@ -53,7 +53,11 @@ def test_a_repository_without_a_recent_mark_is_reported(lake: Lake, instance: dg
 
 @pytest.mark.parametrize(
     ("expired", "swept", "expected"),
-    [(0, False, ""), (2, False, "2 objects are expired, and it was never swept"), (2, True, "the newest sweep is")],
+    [
+        (0, False, ""),
+        (2, False, "2 objects are expired, and the repository has never been swept"),
+        (2, True, "the newest sweep is"),
+    ],
 )
 def test_a_repository_that_is_never_swept_is_reported_if_objects_are_expired(
     lake: Lake, instance: dg.DagsterInstance, expired: int, swept: bool, expected: str

@@ -196,7 +196,7 @@ def test_a_sweep_that_has_begun_is_not_resumed_once_its_approval_has_expired(wat
     watched.fail()
 
     assert watched.tick() == []
-    assert "its approval expired at" in watched.advice()[0]
+    assert "the approval expired at" in watched.advice()[0]
 
 
 @pytest.mark.parametrize(

@@ -249,7 +249,7 @@ def test_the_expired_set_shows_plots_and_sample_objects(ran: Run) -> None:
         assert sum(int(size) for _, size, _ in rows) == metadata["expired_bytes"]
         assert sum(int(objects) for _, _, objects in rows) == metadata["expired"]
         assert max(len(bar) for bar, _, _ in rows) == BAR_WIDTH
-    assert metadata["over_time"].startswith("No sweep has freed anything here yet.\n\n| marked |")
+    assert metadata["over_time"].startswith("No sweep of this repository has freed anything yet.\n\n| marked |")
     assert metadata["examples"].count("| overwritten | 5\N{NO-BREAK SPACE}B |") == 3
     assert len(re.findall(r"\| overwritten \|.* first \|", metadata["examples"])) == 3
 

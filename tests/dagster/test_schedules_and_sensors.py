@@ -229,7 +229,7 @@ def test_a_repository_whose_mark_or_sweep_is_running_is_skipped_and_reported(nig
         patch.setenv("LAKEGC_REPOSITORIES_INCLUDE", "lake-[ac]")
         requests, skipped = night.evaluate_schedule(OCCASION + timedelta(days=1))
     assert requests == []
-    assert f"lake-a is skipped: someone is still working on its mark {mark_id}, and holds the lease until" in skipped
+    assert f"lake-a is skipped: someone is still working on mark {mark_id}, and holds the lease until" in skipped
     assert "lake-c is skipped" in skipped
 
 

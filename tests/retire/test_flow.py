@@ -93,7 +93,7 @@ def test_marks_are_retired_once_nothing_needs_them(lake: Lake, lakegc: Lakegc) -
 
     assert imported.address not in first.expired
     assert lake.decisions(timedelta(0)) == {
-        "m1": (Action.KEEP, "its quarantine has objects: undo or purge them first"),
+        "m1": (Action.KEEP, "its quarantine has objects: restore or purge them first"),
         "m2": (Action.KEEP, "it is the newest finished mark"),
     }
 

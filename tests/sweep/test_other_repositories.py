@@ -169,7 +169,7 @@ def test_a_release_does_not_cover_a_later_repository_of_the_same_name(
     else:
         create_again()
 
-    with pytest.raises((Refused, Unavailable), match="repository other may refer to objects here"):
+    with pytest.raises((Refused, Unavailable), match="repository other may refer to objects of this repository"):
         sweep(sandbox)
     assert is_stored(lake, imported)
 

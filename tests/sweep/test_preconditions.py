@@ -65,7 +65,7 @@ def test_a_sweep_that_a_sensor_restarted_is_refused_once_its_approval_has_expire
     refuse_resumption(lake.target, lake.record(), max_age=7 * DAY)
 
     lake.sandbox.set_clock(approval.until)
-    with pytest.raises(Refused, match="isn't started again without a person: its approval expired"):
+    with pytest.raises(Refused, match="isn't resumed automatically: the approval expired"):
         refuse_resumption(lake.target, lake.record(), max_age=70 * DAY)
     refuse_unapproved(lake.target, lake.record())
 

@@ -144,7 +144,7 @@ def test_the_page_of_an_expired_set_shows_a_summary_plots_and_the_next_step(
     expect(row(page, "summary")).to_contain_text("Owners: shop-team.")
     expect(row(page, "by_path")).to_contain_text("exports/")
     expect(row(page, "by_age")).to_contain_text("over a year")
-    expect(row(page, "over_time")).to_contain_text("No sweep has freed anything here yet.")
+    expect(row(page, "over_time")).to_contain_text("No sweep of this repository has freed anything yet.")
     assert page.get_by_text("█").first.is_visible()
     assert fits(page)
     ui.picture("expired-set", height=1600)
@@ -200,7 +200,9 @@ def test_a_failed_check_shows_what_was_measured_and_what_its_failure_means(ui: U
     expect(page.get_by_text("share: why this is right").first).to_be_visible()
     ui.picture("check-brake")
     page = ui.open("/assets/committed_addresses?view=checks&checkDetail=others_read")
-    expect(page.get_by_text("Other repositories' references to objects here were read.").first).to_be_visible()
+    expect(
+        page.get_by_text("References from other repositories to objects of this repository were read.").first
+    ).to_be_visible()
     expect(page.get_by_text(f"{BROKEN}: table").first).to_be_visible()
     expect(page.get_by_text("LAKEGC_TRUSTED_REPOSITORIES").first).to_be_visible()
     ui.picture("check-others")

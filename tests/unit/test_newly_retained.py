@@ -154,5 +154,5 @@ def test_too_many_new_commits_are_left_for_the_next_re_verification(monkeypatch:
     for _ in range(4):
         history.add("main", (history.branches["main"],), 0)
 
-    with pytest.raises(TooMuchChanged, match="changed branches 'main' reach more than 3 new commits"):
+    with pytest.raises(TooMuchChanged, match="because of changed branch 'main', more than 3 new commits must be read"):
         newly.commits(history.branches)

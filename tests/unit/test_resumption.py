@@ -51,7 +51,7 @@ def test_if_an_approval_released_the_age_brake_a_sweep_is_resumed_until_it_expir
     record, approval = approved(released={"age": "it is fine"})
     end = approval.until
     assert why(record, approval, now=end - timedelta(seconds=1)) == ""
-    assert "its approval expired at" in why(record, approval, now=end)
+    assert "the approval expired at" in why(record, approval, now=end)
 
 
 def test_a_mark_from_an_inventory_ages_from_the_time_of_the_inventory() -> None:

@@ -117,8 +117,8 @@ def test_an_old_mark_that_nothing_needs_is_retired(record: MarkRecord) -> None:
         (status(mark(10, state=MarkState.SWEPT), sweep_ended=NOW - 89 * DAY), "it ended 89 days ago"),
         (status(OLD, restored_at=NOW - 89 * DAY), "it ended 89 days ago"),
         (status(mark(311)), "it ended 88 days ago"),
-        (status(mark(401)), "later than the store's clock"),
-        (status(mark(10, state=MarkState.SWEPT), sweep_ended=NOW + DAY), "later than the store's clock"),
+        (status(mark(401)), "in the future by the store's clock"),
+        (status(mark(10, state=MarkState.SWEPT), sweep_ended=NOW + DAY), "in the future by the store's clock"),
     ],
     ids=lambda case: case if isinstance(case, str) else "",
 )  # fmt: skip
@@ -307,9 +307,9 @@ def test_an_old_quarantine_is_purged(one: MarkStatus) -> None:
         (replace(SWEPT, record=mark(10, state=MarkState.RETIRED)), "sweep hasn't ended"),
         (replace(SWEPT, sweep_ended=None), "no readable report"),
         (replace(SWEPT, late=1), "1 object became live during its sweep"),
-        (replace(SWEPT, restore_begun=True), "some of its objects were restored"),
+        (replace(SWEPT, restore_begun=True), "some of its objects may have been restored"),
         (replace(SWEPT, sweep_ended=NOW - PURGE_AFTER + timedelta(seconds=1)), "purged after 14 days"),
-        (replace(SWEPT, sweep_ended=NOW + DAY), "later than the store's clock"),
+        (replace(SWEPT, sweep_ended=NOW + DAY), "in the future by the store's clock"),
     ],
     ids=lambda case: case if isinstance(case, str) else "",
 )
