@@ -21,7 +21,6 @@ from spark_resources.errors import Refused
 from spark_resources.mark_store.approval import (
     Approval,
     ApprovalEnd,
-    end_in_words,
     read_approval,
     read_untrusted_approval,
     write_approval,
@@ -85,7 +84,7 @@ def refuse_revoked(place: Place, approval: Approval) -> None:
     current = read_approval(place, approval.mark_id)
     if current != approval or current.ended is not None:
         ended = None if current is None else current.ended
-        reason = end_in_words(ended) if ended is not None else "was replaced or removed"
+        reason = f"was {ended['how']} by {ended['who']}" if ended is not None else "was replaced or removed"
         raise Refused(
             f"the approval of mark {approval.mark_id} in {place.namespace.uri} {reason}, so the mark isn't swept. Make "
             "a new mark.",

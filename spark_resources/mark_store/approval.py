@@ -42,17 +42,6 @@ class ApprovalEnd(TypedDict):
     when: TimeText
 
 
-def end_in_words(end: ApprovalEnd) -> str:
-    """How an approval ended and by whom, as the end of a sentence that begins with "the approval"."""
-    match end["how"]:
-        case "swept":
-            return f"was used for a sweep by {end['who']}"
-        case "revoked" | "renewed" as how:
-            return f"was {how} by {end['who']}"
-        case reason:
-            return f"was revoked by {end['who']} ({reason})"
-
-
 class PolicyTerms(TypedDict):
     """The terms of an approval by a policy: the SHA-256 of the policy's text, and what the sweep must do, regardless of
     the settings at that time: whether it quarantines objects, and in which destination it requires a backup of them
