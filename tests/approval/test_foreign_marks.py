@@ -10,8 +10,9 @@ import pyarrow as pa
 import pytest
 
 from lakegc_assets.approval import approve
+from lakegc_assets.approval.mark_states import status_of_foreign_approval
 from lakegc_assets.approval.preconditions import StoppedByBrakes
-from lakegc_assets.approval.proposals import propose, status_of_foreign_approval
+from lakegc_assets.approval.proposals import propose
 from spark_resources.errors import DamagedData, LakegcError, Refused, WrongUsage
 from spark_resources.mark_store.approval import ApprovalStatus, approval_key
 from spark_resources.mark_store.foreign_layouts import ReferenceMark
