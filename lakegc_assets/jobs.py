@@ -192,7 +192,7 @@ partition.""",
 
 @dg.op(
     description="Retires old marks and purges old quarantines, repository by repository, as their settings say. A "
-    "repository with a problem doesn't hold up the others: the run fails at its end, and names it."
+    "repository with a problem doesn't hold up the others: at the end, the run fails and names the repository."
 )
 def retire_and_purge(context: dg.OpExecutionContext, marks: MarksResource) -> None:
     log_message = logged_and_published(context.log.info)

@@ -29,7 +29,7 @@ _about = RunFields()
 
 
 def set_run_fields(about: RunFields) -> None:
-    """Set what all lines are about that this process publishes or prints from now on."""
+    """Set the fields of all log lines that this process writes from now on."""
     global _about  # noqa: PLW0603 (a process runs one command)
     _about = about
 

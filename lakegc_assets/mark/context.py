@@ -232,7 +232,7 @@ class Clocks:
             raise Refused(
                 f"the clocks used for {where} differ by {duration(difference)}, and at most {duration(max_skew)} is "
                 f"allowed: {earliest} says {readings[earliest]:%Y-%m-%d %H:%M:%S}, {latest} says "
-                f"{readings[latest]:%Y-%m-%d %H:%M:%S} UTC. Ages can't be determined. "
+                f"{readings[latest]:%Y-%m-%d %H:%M:%S} UTC. Ages of objects can't be determined. "
                 "Synchronize the clocks (NTP), or raise LAKEGC_MAX_CLOCK_SKEW if the difference "
                 "is known and harmless.",
                 invariant=6,
@@ -269,7 +269,7 @@ def step(run: MarkRun, asset: str) -> Iterator[StepNotes]:
 
 @dataclass(slots=True)
 class StepNotes:
-    """What a step records while it runs: its datasets, and facts (JSON) for checks and people."""
+    """What a step records while it runs: its datasets, and facts (JSON) for checks and for display."""
 
     datasets: dict[str, DatasetSummary] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)

@@ -48,7 +48,8 @@ def inventory_for_mark(
     if inventory.taken > now + skew:
         raise Refused(
             f"{location} is dated {inventory.taken:%Y-%m-%d %H:%M:%S} UTC, which is in the future: the store's clock "
-            f"says {now:%Y-%m-%d %H:%M:%S}. Ages can't be determined. Check the time of the inventory, and the clocks.",
+            f"says {now:%Y-%m-%d %H:%M:%S}. Ages of objects can't be determined. Check the time of the "
+            "inventory, and the clocks.",
             invariant=6,
         )
     return inventory

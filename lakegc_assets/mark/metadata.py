@@ -162,7 +162,7 @@ def examples(run: MarkRun) -> str:
 
 def example_table(rows: Iterable[Mapping[str, Any]], commits: Mapping[str, Commit]) -> str:
     """Objects, each with its path and the last commit that referred to it, if they are known."""
-    headings = ["path in lakeFS", "size:", "stored", "last commit with it", "address"]
+    headings = ["path in lakeFS", "size:", "stored", "last commit", "address"]
     return table(headings, [example_row(row, commits.get(row["commit_id"])) for row in rows])
 
 

@@ -31,7 +31,7 @@ def listing_summary(record: MarkRecord) -> str:
     when, objects = unbroken(f"{record.start:%Y-%m-%d %H:%M:%S} UTC"), facts["objects"]
     return (
         f"**{plural(objects, 'object')}{amount} {is_or_are(objects)} stored**, according to {source} of {when}. Only "
-        f"these can expire: a sweep of this mark can't delete anything written later.{only_changes(record)}"
+        f"these can expire: a sweep of this mark can't delete anything written later.{incremental_sentence(record)}"
     )
 
 
@@ -69,7 +69,7 @@ def committed_summary(record: MarkRecord) -> str:
         f"**Retained commits need {plural(facts['inside'], 'address')}**, as listed in "
         f"{plural(facts['ranges'], 'file')} of their metadata (*ranges*), read completely "
         f"({unbroken(size(facts['bytes_read']))}). Their objects are kept.{others_in_words(record)}"
-        f"{only_changes(record)}"
+        f"{incremental_sentence(record)}"
     )
 
 
@@ -92,7 +92,7 @@ SUMMARIES: Mapping[str, Callable[[MarkRecord], str]] = {
 }
 
 
-def only_changes(record: MarkRecord) -> str:
+def incremental_sentence(record: MarkRecord) -> str:
     if not record.is_incremental:
         return ""
     return f" Only what may have changed since mark {as_text(record.basis['chain'][0])} was read."

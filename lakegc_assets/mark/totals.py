@@ -78,7 +78,7 @@ class Totals:
 
 
 def label_in_words(kind: str, label: Label) -> str:
-    """A label as text for people. A reason includes its rule and days; an unknown path is called unknown."""
+    """A label as readable text. A reason includes its rule and days; an unknown path is called unknown."""
     if kind == "reason" and label.days is not None:
         rule = f"{label.branch}'s" if label.branch is not None else "dangling: the default"
         return f"{label.name} ({rule} rule of {label.days:,} day{'s' if label.days != 1 else ''})"

@@ -1,4 +1,4 @@
-"""When a policy in the settings may approve a mark, without a person (invariant 7).
+"""When a policy in the settings may approve a mark instead of a person (invariant 7).
 
 Pure: inputs in, unmet conditions out. A mark qualifies only if every condition is met, and what isn't known counts as
 unmet. Everything that isn't clearly routine is left to a person.

@@ -49,7 +49,7 @@ class BrakeLimits:
 
 @dataclass(frozen=True, slots=True)
 class Brake:
-    """One brake: the measured value, its limit, and a sentence for people. `measured` is None if there is nothing to
+    """One brake: the measured value, its limit, and a sentence to display. `measured` is None if there is nothing to
     compare with; the brake then trips only if an earlier mark exists but can't be read."""
 
     name: str

@@ -21,7 +21,7 @@ INTERRUPTED = "failed (interrupted)"
 
 @dataclass(frozen=True, slots=True)
 class SeenMark:
-    """A mark's record and its state for people, which considers its approval (`mark_states.state_of`) and whether its
+    """A mark's record and its displayed state, which considers its approval (`mark_states.state_of`) and whether its
     run has ended. `is_running` means that a run for this mark holds the lease."""
 
     record: MarkRecord
@@ -69,7 +69,7 @@ def _after_mark(repository: str, newest: SeenMark, limits: BrakeLimits, now: dat
     if record.format != RECORD_FORMAT:
         return Next("a new mark: an earlier version made the newest", ("mark", repository), is_person=True)
     tripped = [brake.name for brake in brakes(record, limits, now=now) if brake.tripped]
-    named = f" and the release of {', '.join(tripped)}" if tripped else ""
+    named = f" and the release of {'brake' if len(tripped) == 1 else 'brakes'} {', '.join(tripped)}" if tripped else ""
     return Next(f"approval{named}", ("review", repository, record.mark_id), is_person=True)
 
 

@@ -27,15 +27,15 @@ from spark_resources.mark_store.record import (
 )
 from spark_resources.model import MarkState, Scope
 
-LATE = timedelta(hours=48)
+MAX_UPLOAD_DELAY = timedelta(hours=48)
 """How long after a slice was opened objects may still arrive in it: an hour in which new objects are placed in it, plus
 the 24 hours of a link token (formats §1), plus a margin for slow uploads and clock differences."""
 
 CLOCK_MARGIN = timedelta(hours=1)  # for inexact times in a store's listing
 
 LATE_UPLOADS = (
-    f"Uploads that arrived more than {round(LATE.total_seconds() / 3600)} hours after their slice was created were "
-    "not searched for: a full mark finds them"
+    f"Uploads that arrived more than {round(MAX_UPLOAD_DELAY.total_seconds() / 3600)} hours after their slice was "
+    "created were not searched for: a full mark finds them"
 )
 """The limitation of incremental marks, as they report it."""
 
@@ -63,7 +63,7 @@ def slice_opened_at(name: str) -> datetime | None:
 def may_have_changed(name: str, since: datetime) -> bool:
     """Whether, according to a folder's name, objects may have been written into it since this time."""
     opened = slice_opened_at(name)
-    return opened is None or opened >= since - LATE
+    return opened is None or opened >= since - MAX_UPLOAD_DELAY
 
 
 # --- the base mark --------------------------------------------------------------------------------------------------

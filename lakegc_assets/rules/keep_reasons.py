@@ -25,7 +25,7 @@ detail of a reason for each object that it keeps, null for the others."""
 
 @dataclass(frozen=True, slots=True)
 class KeepReason:
-    """One reason. `sentence` is the text for people; `{}` is replaced by `found`."""
+    """One reason. `sentence` is the text to display; `{}` is replaced by `found`."""
 
     name: str
     sentence: str
@@ -87,7 +87,7 @@ def kept_counts(decided_objects: pa.Table) -> dict[str, int]:
 
 
 def sentences(decided_objects: pa.Table) -> Column:
-    """Why each decided object is kept, as text for people; null if it isn't kept."""
+    """Why each decided object is kept, as a sentence; null if it isn't kept."""
     by, details = decided_objects[_KEPT_BY], decided_objects[_FOUND]
     text = pa.chunked_array([pa.nulls(len(decided_objects), pa.string())])
     for reason in (STAGED, COMMITTED, *KEEP_REASONS):

@@ -1,7 +1,7 @@
-"""Whether a failed sweep may be started again without a person: pure.
+"""Whether a failed sweep may be resumed automatically: pure.
 
-A person may resume a sweep that has begun at any time. Without one, it is resumed only as long as it could have been
-started in the first place.
+A person may resume a sweep that has begun at any time. It is resumed automatically only as long as it could
+also be started for the first time.
 """
 
 from __future__ import annotations

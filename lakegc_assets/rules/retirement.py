@@ -279,7 +279,7 @@ def _quarantined_ago(status: MarkStatus, now: datetime) -> str:
 def why_not_purged(
     status: MarkStatus, repository: RepositoryIdentity, purge_after: timedelta, *, now: datetime
 ) -> str | None:
-    """Why a quarantine isn't purged without a person; None if it may be. A person may purge it at any time."""
+    """Why a quarantine isn't purged automatically; None if it may be. A person may purge it at any time."""
     record = status.record
     if record is None:
         return status.unusable

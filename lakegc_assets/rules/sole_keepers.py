@@ -23,7 +23,7 @@ def main_children(commits: Iterable[Commit]) -> dict[str, list[str]]:
 
 
 def kept_only_by_branch(
-    named: Collection[str],
+    retained_by_branch: Collection[str],
     commits: Mapping[str, Commit],
     children: Mapping[str, list[str]],
     other_heads: Collection[NamedCommit],
@@ -33,22 +33,22 @@ def kept_only_by_branch(
 ) -> frozenset[str]:
     """The commits that the rules would expire without a branch.
 
-    `named` are the commits that the rules retain with this branch as the one that retains them longest: no others can
+    `retained_by_branch` are the commits that this branch retains longest, according to the rules: no other commits can
     be lost. `children` are the `main_children` of all commits, and `other_heads` the heads of all other branches. A
     verdict depends only on the commits whose main lines lead to it, so only these are decided again.
     """
-    graph = _lines_to(named, commits, children)
+    graph = _lines_to(retained_by_branch, commits, children)
     heads = [(branch, head) for branch, head in sorted(other_heads) if head in graph]
     verdicts = commit_verdicts(graph.values(), dict(heads), rules, now=now)
     still_retained = {verdict.commit_id for verdict in verdicts if verdict.retained}
-    return frozenset(named) - still_retained - {head for _, head in heads}
+    return frozenset(retained_by_branch) - still_retained - {head for _, head in heads}
 
 
 def _lines_to(
-    named: Collection[str], commits: Mapping[str, Commit], children: Mapping[str, list[str]]
+    commit_ids: Collection[str], commits: Mapping[str, Commit], children: Mapping[str, list[str]]
 ) -> dict[str, Commit]:
-    """These commits and all whose main lines lead to one of them, without other parents."""
-    reached, waiting = set[str](), list(named)
+    """These commits, and all commits whose main lines lead to one of them; parents outside these are left out."""
+    reached, waiting = set[str](), list(commit_ids)
     while waiting:
         commit_id = waiting.pop()
         if commit_id not in reached:

@@ -39,7 +39,7 @@ def last_requested(instance: dg.DagsterInstance) -> int | None:
     minimum_interval_seconds=30,
     description="""Starts the sweep of each approved mark, once per approval, and of no other mark.
 
-Approvals are given by the job approve or by 'lakegc approve'; a manually reported event of sweep_approval
+Approvals are given by the job 'approve' or by 'lakegc approve'; a manually reported event of sweep_approval
 approves nothing, and the sensor says what to do instead. The sweep itself verifies the approval in the namespace
 before anything is deleted. If a backup destination is set, a backup is made first. While this sensor is off,
 sweeps start only manually; approvals given in the meantime are picked up when it is turned on.""",

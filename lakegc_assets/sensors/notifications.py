@@ -31,7 +31,7 @@ _STATUSES: tuple[Literal[dg.DagsterEventType.RUN_SUCCESS, dg.DagsterEventType.RU
 @dg.sensor(
     minimum_interval_seconds=60,
     description="""Sends notifications to the webhook LAKEGC_WEBHOOK_URL: a mark waits for approval, a mark trips
-brakes, a run failed, a sweep ended. The setting notify selects events; a fleet file can do that for each repository.
+brakes, a run failed, a sweep ended. The setting 'notify' selects events; a fleet file can do that for each repository.
 
 It begins with the runs that end after it was turned on. A notification that the webhook doesn't accept is sent again
 by the next ticks, and dropped after 24 hours with an error in the tick's log. It may be delivered twice, with the same

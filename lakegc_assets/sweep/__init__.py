@@ -5,5 +5,5 @@ the sweep      sweep (the order of effects, and the state after a crash), reveri
                round_loop, delete_rounds, report
 during deletes head_watch, newly_retained, other_head_watch: keep objects that become live
 quarantine     quarantine, undo (restores or purges)
-for people     metadata (in Dagster), history (what all sweeps freed)
+for display    metadata (in Dagster), history (what all sweeps freed)
 """

@@ -64,8 +64,8 @@ def known_history(place: Place) -> History:
 
 
 def sweeps_since_in_words(history: History, record: MarkRecord) -> str | None:
-    """Why a mark's counts may be too high, as sentences: other sweeps took objects after it had begun. None if there
-    was no such sweep, or if this mark itself was swept: its report has the true counts."""
+    """Why a mark's counts may be too high, as sentences: other sweeps removed objects after the mark had begun. None if
+    there was no such sweep, or if this mark itself was swept: its report has the true counts."""
     sweeps = history.sweeps_since(record) if record.state in (MarkState.MARKED, MarkState.APPROVED) else ()
     if not sweeps:
         return None

@@ -63,7 +63,7 @@ def open_sweep(marks: MarksResource, partition_key: str, options: SweepOptions, 
             refuse_resumption(target, verified, max_age=marks.settings(partition.repository).brake_age)
         lease = marks.ensure_lease(partition, target, marks.settings(partition.repository))
         mark, foreign = Mark.open(target.place, partition.mark_id), None  # read again under the lease
-        refuse_changed_meanwhile(mark.record, verified)
+        refuse_changed_before_lease(mark.record, verified)
     else:
         foreign = approved_foreign(target, partition)
         lease = marks.ensure_lease(partition, target, marks.settings(partition.repository))
@@ -214,7 +214,7 @@ def refuse_different_approval(record: MarkRecord, approval: Approval | None) -> 
         )
 
 
-def refuse_changed_meanwhile(record: MarkRecord, verified: MarkRecord) -> None:
+def refuse_changed_before_lease(record: MarkRecord, verified: MarkRecord) -> None:
     """Raise `Refused` if the approval was revoked, or the mark altered or retired, before the lease was taken."""
     refuse_retired(record)
     if record.state not in (MarkState.APPROVED, *BEGUN_STATES):

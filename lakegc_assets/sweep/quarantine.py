@@ -43,7 +43,7 @@ class Quarantine:
         return counts[0][1] if len(counts) == 1 else self.counts_in_words()
 
     def counts_in_words(self) -> str:
-        """How many objects are in quarantine, undone and purged, for people; "" if nothing was quarantined."""
+        """How many objects are in quarantine, undone and purged, as text; "" if nothing was quarantined."""
         return ", ".join(f"{count:,} {what}" for count, what in self._counts())
 
     def _counts(self) -> list[tuple[int, str]]:

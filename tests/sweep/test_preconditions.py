@@ -9,7 +9,7 @@ import pytest
 
 from lakegc_assets.sweep.preconditions import (
     approved_foreign,
-    refuse_changed_meanwhile,
+    refuse_changed_before_lease,
     refuse_resumption,
     refuse_unapproved,
 )
@@ -86,7 +86,7 @@ def test_a_mark_altered_between_verification_and_lease_is_refused(lake: Lake) ->
     """A sweep uses only the record that was verified before the lease was taken."""
     verified = lake.add_mark().record
     approved = replace(verified, state=MarkState.APPROVED)
-    refuse_changed_meanwhile(approved, verified)
+    refuse_changed_before_lease(approved, verified)
 
     for changed in (
         replace(approved, state=MarkState.MARKED),
@@ -96,7 +96,7 @@ def test_a_mark_altered_between_verification_and_lease_is_refused(lake: Lake) ->
         ),
     ):
         with pytest.raises(Refused):
-            refuse_changed_meanwhile(changed, verified)
+            refuse_changed_before_lease(changed, verified)
 
 
 def test_an_unfinished_sweep_of_a_foreign_mark_resumes_only_with_the_approved_set(lake: Lake) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets.rules.incremental import LATE, basis_of, late_uploads, may_have_changed, slice_opened_at
+from lakegc_assets.rules.incremental import MAX_UPLOAD_DELAY, basis_of, late_uploads, may_have_changed, slice_opened_at
 from spark_resources.errors import NotFound
 from spark_resources.lakefs_sandbox.xids import Xids
 from spark_resources.mark_store.record import FULL_MARK, MarkRecord, StepRecord
@@ -69,9 +69,9 @@ def test_a_slice_is_listed_until_long_after_it_was_opened() -> None:
     """An object that arrives a day after the hour of its slice is still found; older slices aren't listed."""
     name = Xids(1, lambda: NOW).descending_id
     assert may_have_changed(name(NOW - 25 * HOUR), NOW)
-    assert may_have_changed(name(NOW - LATE), NOW)
+    assert may_have_changed(name(NOW - MAX_UPLOAD_DELAY), NOW)
     assert may_have_changed(name(NOW + 99 * HOUR), NOW)
-    assert not may_have_changed(name(NOW - LATE - timedelta(seconds=1)), NOW)
+    assert not may_have_changed(name(NOW - MAX_UPLOAD_DELAY - timedelta(seconds=1)), NOW)
 
 
 def test_the_base_is_the_newest_finished_mark_or_the_one_that_is_named() -> None:
