@@ -212,8 +212,8 @@ class MarkRun:
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """The current time by three clocks, read one after the other: the store's (floored), that of the repository's
-    lakeFS server, this machine's."""
+    """The current time by three clocks, read one after the other: the store's (rounded down), that of the
+    repository's lakeFS server, and this machine's."""
 
     store: datetime
     server: datetime

@@ -42,13 +42,13 @@ def inventory_for_mark(
         )
     if inventory.taken.year < EARLIEST_YEAR:
         raise WrongUsage(
-            f"the inventory {location} can't have been taken on {inventory.taken:%Y-%m-%d}, before there were "
-            "inventories. Check the time of the inventory."
+            f"the inventory {location} can't have been taken on {inventory.taken:%Y-%m-%d}. Check the time of "
+            "the inventory."
         )
     if inventory.taken > now + skew:
         raise Refused(
-            f"{location} is dated {inventory.taken:%Y-%m-%d %H:%M:%S} UTC, which is in the future: the store's clock "
-            f"says {now:%Y-%m-%d %H:%M:%S}. Ages of objects can't be determined. Check the time of the "
+            f"the inventory {location} is dated {inventory.taken:%Y-%m-%d %H:%M:%S} UTC, which is in the future: the "
+            f"store's clock says {now:%Y-%m-%d %H:%M:%S}. Ages of objects can't be determined. Check the time of the "
             "inventory, and the clocks.",
             invariant=6,
         )
@@ -62,7 +62,8 @@ def recorded_inventory(run: MarkRun, record_fields: Mapping[str, Any]) -> Invent
     inventory = open_inventory(location, run.place.settings, taken=None if location.endswith(MANIFEST) else taken)
     if inventory.record_fields() != dict(record_fields):
         raise Refused(
-            f"{location} has changed since mark {run.mark.record.mark_id} began. Make a new mark.", invariant=3
+            f"the inventory {location} has changed since mark {run.mark.record.mark_id} began. Make a new mark.",
+            invariant=3,
         )
     return inventory
 

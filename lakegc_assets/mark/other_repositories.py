@@ -198,7 +198,7 @@ def recording_unread(repository: str, unread: UnreadRepositories) -> Iterator[No
         unread.setdefault(repository, str(error))
     except Refused as error:
         raise Refused(
-            f"repository {repository} may refer to objects of this repository: {error}", invariant=5
+            f"repository {repository} may refer to objects of the marked repository: {error}", invariant=5
         ) from error
 
 

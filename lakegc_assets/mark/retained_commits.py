@@ -193,7 +193,7 @@ def server_list(run: MarkRun) -> list[tuple[str, str]] | None:
         data = run.store.read(key)
     except NotFound as error:
         raise DamagedData(
-            f"the server reported its list of retained commits at {location}, but it doesn't exist, so retained "
+            f"the server reported its list of retained commits at {location}, but no such file exists, so retained "
             "commits can't be determined. Check that lakegc and the server use the same store, and run the same "
             "command again.",
             invariant=3,

@@ -97,8 +97,8 @@ def list_staged(run: MarkRun) -> UncommittedLists:
 
 
 def read_lists(run: MarkRun, lists: UncommittedLists, folder: str) -> tuple[Dataset, TaskReport]:
-    """Write the addresses inside the namespace that the files of these lists contain. Raises `DamagedData` if there are
-    fewer files than pages that reported one."""
+    """Write the addresses inside the namespace that the files of these lists contain. Raises `DamagedData` if a
+    location has fewer files than its pages reported."""
     keys = [key for location, files in lists.files_by_location.items() for key in reported_files(run, location, files)]
     place = run.place
     if not keys:
@@ -133,9 +133,8 @@ def reported_files(run: MarkRun, location: str, announced: int) -> list[str]:
     if len(keys) < announced:
         raise DamagedData(
             f"the server reported {plural(announced, 'file')} with staged addresses at {location}, but the store has "
-            f"{len(keys):,}. "
-            "Staged addresses can't be determined, so nothing can be collected. Run the same command again. If the "
-            "error persists, check that lakegc and the server use the same store.",
+            f"only {len(keys):,} there. Staged addresses can't be determined, so nothing can be collected. Run the "
+            "same command again. If the error persists, check that lakegc and the server use the same store.",
             invariant=3,
         )
     return keys

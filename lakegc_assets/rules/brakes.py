@@ -197,11 +197,17 @@ def listing(measured: Measured, limits: BrakeLimits) -> Brake:
 
 
 def others(measured: Measured) -> tuple[Brake, ...]:
-    """One brake for each other repository that may refer to objects of this repository and could not be read
+    """One brake for each other repository that may refer to objects of the marked repository and could not be read
     (invariants 2 and 5)."""
     if not measured.unread:
         return (
-            Brake(OTHERS, False, 0, 0, "every other repository that may refer to objects of this repository was read"),
+            Brake(
+                OTHERS,
+                False,
+                0,
+                0,
+                "every other repository that may refer to objects of the marked repository was read",
+            ),
         )
     return tuple(
         Brake(name_of_release(repository), True, 1, 0, f"{sentence_about(repository)}: {why}")
@@ -214,7 +220,7 @@ def sentence_about(repository: str) -> str:
     who = f"repository {repository}"
     if repository == all_repositories_on(server):
         who = f"other repositories of server {server}" if server else "other repositories"
-    return f"{who} may refer to objects of this repository and could not be read"
+    return f"{who} may refer to objects of the marked repository and could not be read"
 
 
 def name_of_release(repository: str) -> str:

@@ -69,7 +69,9 @@ def _after_mark(repository: str, newest: SeenMark, limits: BrakeLimits, now: dat
     if record.format != RECORD_FORMAT:
         return Next("a new mark: an earlier version made the newest", ("mark", repository), is_person=True)
     tripped = [brake.name for brake in brakes(record, limits, now=now) if brake.tripped]
-    named = f" and the release of {'brake' if len(tripped) == 1 else 'brakes'} {', '.join(tripped)}" if tripped else ""
+    named = (
+        f" and the release of the {'brake' if len(tripped) == 1 else 'brakes'} {', '.join(tripped)}" if tripped else ""
+    )
     return Next(f"approval{named}", ("review", repository, record.mark_id), is_person=True)
 
 

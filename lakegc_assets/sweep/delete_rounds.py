@@ -114,7 +114,8 @@ def no_progress_error(run: SweepRun, objects: int, until: datetime, failure: str
     if (now := run.store.now()) >= until:
         return too_old_error(run, now - until + run.limits.verification_age)
     return LakegcError(
-        f"a whole round over {plural(objects, 'pending object')} of mark {run.mark.record.mark_id} processed none. "
+        f"a whole round over {plural(objects, 'pending object')} of mark {run.mark.record.mark_id} processed none of "
+        "them. "
         + (f"The last check for new commits failed: {failure.rstrip('.')}. " if failure else "")
         + "Check the store and the clocks, and run the same command again."
     )

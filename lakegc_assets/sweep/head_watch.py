@@ -282,7 +282,7 @@ class HeadWatch:
         self._entries += sum(int(ref["entries"]) for ref in refs)
         if self._entries > MAX_ENTRIES:
             raise TooMuchChanged(
-                f"because of {what}, {self._entries:,} new entries must be read, too many while deleting"
+                f"because of {what}, {self._entries:,} new entries must be read, more than is possible while deleting"
             )
         if refs:
             self._exclude(self._addresses(refs))

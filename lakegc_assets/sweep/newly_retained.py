@@ -109,7 +109,7 @@ class NewlyRetained:
             if len(graph) > MAX_COMMITS:
                 raise TooMuchChanged(
                     f"because of {branches_in_words(changed)}, more than {MAX_COMMITS} new commits must be read, "
-                    "too many while deleting"
+                    "more than is possible while deleting"
                 )
         self.graph |= graph
         self._new_commits |= graph.keys()

@@ -119,7 +119,7 @@ class OtherHeads:
             for repository in sorted(unreleased(self.run, unread)):
                 why = unread[repository]
                 raise Unavailable(
-                    f"repository {repository} may refer to objects of this repository and can't be read: "
+                    f"repository {repository} may refer to objects of the marked repository and can't be read: "
                     f"{full_stop(why)} Run the same command again when that repository can be read."
                 )
             self.known |= heads

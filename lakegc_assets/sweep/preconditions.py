@@ -106,7 +106,7 @@ def backup_in_force(required: str, approval: Approval | None) -> str:
         raise Refused(
             f"the policy that approved mark {approval.mark_id} relied on a backup in {relied_on}, "
             f"but this sweep would require one in {required} instead. Set LAKEGC_BACKUP_TO to {relied_on} for this "
-            "sweep. Or, unless it has begun, approve the mark yourself: lakegc revoke, then lakegc approve.",
+            "sweep. Or, unless the sweep has begun, approve the mark yourself: lakegc revoke, then lakegc approve.",
             invariant=7,
         )
     return required or relied_on or ""

@@ -71,8 +71,8 @@ def check_permissions(run: SweepRun) -> None:
             raise Unavailable(f"{refusal}. Run the same command again. Nothing was deleted.")
         raise Forbidden(
             f"{refusal}. A permission is missing for {identity(scheme, run.place.settings)}. Required: "
-            f"{delete_permission(scheme)}. Grant it, or set other credentials, and run the same command again. "
-            "Nothing was deleted."
+            f"{delete_permission(scheme)}. Grant the permission, or set other credentials, and run the same "
+            "command again. Nothing was deleted."
         )
 
 

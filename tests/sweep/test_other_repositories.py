@@ -169,7 +169,7 @@ def test_a_release_does_not_cover_a_later_repository_of_the_same_name(
     else:
         create_again()
 
-    with pytest.raises((Refused, Unavailable), match="repository other may refer to objects of this repository"):
+    with pytest.raises((Refused, Unavailable), match="repository other may refer to objects of the marked repository"):
         sweep(sandbox)
     assert is_stored(lake, imported)
 

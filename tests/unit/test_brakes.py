@@ -179,7 +179,7 @@ SENTENCES: dict[str, tuple[str, bool, float | None, float, dict[str, Any] | None
     "there is 1 listed object, 0.0 % of the 90,000 that a sweep of mark m0 would leave; at least 50 % are expected": (
         "listing", True, 1 / 90_000, 0.5, {"candidates": 1}
     ),
-    "every other repository that may refer to objects of this repository was read": ("others", False, 0, 0, {}),
+    "every other repository that may refer to objects of the marked repository was read": ("others", False, 0, 0, {}),
     "the mark is 0.0 days old at 2026-11-21 09:00 UTC; at most 7 are allowed": ("age", False, 1 / 1440, 7, {}),
 }  # fmt: skip
 
@@ -279,9 +279,9 @@ def test_each_repository_that_some_step_could_not_read_is_released_separately() 
     )
     assert unread_repositories_in(finished_record(steps={"expired_set": StepRecord(START, START, 5)})) == {}
     assert named == {
-        "others/*": "other repositories may refer to objects of this repository and could not be read: hidden",
-        "others/late": "repository late may refer to objects of this repository and could not be read: damaged",
-        "others/lost": "repository lost may refer to objects of this repository and could not be read: gone",
+        "others/*": "other repositories may refer to objects of the marked repository and could not be read: hidden",
+        "others/late": "repository late may refer to objects of the marked repository and could not be read: damaged",
+        "others/lost": "repository lost may refer to objects of the marked repository and could not be read: gone",
     }
     reasons = {"others/late": "it is empty", "others/read": "never mind", "lost": "not its name", "age": "fine"}
     assert released_repositories(record, reasons) == {"late": "it is empty"}
