@@ -115,7 +115,7 @@ def open_in_any_order(data: bytes) -> Table:
 def _footer(data: bytes) -> tuple[Handle, Handle]:
     footer = data[-FOOTER_LENGTH:]
     if len(footer) < FOOTER_LENGTH or not footer.endswith(MAGIC):
-        raise InvalidTable("it doesn't end like a table: it is truncated, or not a table")
+        raise InvalidTable("it doesn't end like a table, so it is truncated, or not a table")
     (version,) = struct.unpack_from("<I", footer, FOOTER_LENGTH - 12)
     if version != VERSION or footer[0] != CRC32C:
         raise InvalidTable(
@@ -222,7 +222,7 @@ def data_blocks(table: Table) -> list[Handle]:
     if not blocks:
         raise InvalidTable("its index lists no blocks")
     if not table.any_order and blocks[0].offset != 0:
-        raise OutOfOrder(f"its index skips bytes: the first block begins at {blocks[0].offset}")
+        raise OutOfOrder(f"its index skips bytes (the first block begins at {blocks[0].offset})")
     return blocks
 
 
@@ -235,7 +235,7 @@ def _check_contiguous(blocks: list[Handle]) -> None:
     for previous, handle in pairwise(blocks):
         if handle.offset != previous.end:
             raise OutOfOrder(
-                f"its index skips or repeats bytes: a block begins at {handle.offset}, not at {previous.end}"
+                f"its index skips or repeats bytes (a block begins at {handle.offset}, not at {previous.end})"
             )
 
 
@@ -305,12 +305,17 @@ def _read_properties(block: bytes) -> dict[str, bytes]:
 
 
 def _build_table(data: bytes, index: Handle, last_blocks: tuple[Handle, ...], stored: dict[str, bytes]) -> Table:
-    levels = stored.get(f"{_PREFIX}block.based.table.index.type", b"")
-    if levels not in (struct.pack("<I", ONE_LEVEL), struct.pack("<I", TWO_LEVELS)):
-        raise InvalidTable(f"it has an index of type 0x{levels.hex()}; lakegc supports 0 (one level) and 2 (two)")
+    index_type = stored.get(f"{_PREFIX}block.based.table.index.type", b"")
+    if index_type not in (struct.pack("<I", ONE_LEVEL), struct.pack("<I", TWO_LEVELS)):
+        problem = (
+            f"its index has type {int.from_bytes(index_type, 'little')}"
+            if len(index_type) == struct.calcsize("<I")
+            else "it doesn't state a valid index type"
+        )
+        raise InvalidTable(f"{problem}; lakegc supports types 0 (one level) and 2 (two levels)")
     order = stored.get(f"{_PREFIX}comparator", b"")
     if order != b"leveldb.BytewiseComparator":
-        raise InvalidTable(f"its keys have an unknown order: {order!r}")
+        raise InvalidTable(f"its keys have the unknown order {order!r}")
     properties = TableProperties(
         type=text(_property(stored, "type"), "property type"),
         entity=text(stored.get("entity", b""), "property entity"),
@@ -328,7 +333,7 @@ def _build_table(data: bytes, index: Handle, last_blocks: tuple[Handle, ...], st
     key_bytes = _varint_property(stored, f"{_PREFIX}raw.key.size")
     if key_bytes > MAX_BYTES:
         raise InvalidTable(f"its properties state keys of more than {MAX_BYTES} bytes")
-    return Table(data, properties, key_bytes, index, levels[0] == TWO_LEVELS, last_blocks, any_order=True)
+    return Table(data, properties, key_bytes, index, index_type[0] == TWO_LEVELS, last_blocks, any_order=True)
 
 
 def _property(stored: dict[str, bytes], name: str) -> bytes:

@@ -38,7 +38,7 @@ class VectorizedDecoder:
             return self.attempt_entries(table, columns)[0]
         except Unreadable:
             self._reference_decoder.entries(table, columns)  # raises the precise error, unless the two disagree
-            raise _decoder_disagreement() from None
+            raise DecodersDisagree("two decoders disagree on it") from None
 
     def entries_and_content(self, table: Table, columns: Sequence[str]) -> tuple[pa.RecordBatch, Iterable[bytes]]:
         try:
@@ -46,7 +46,7 @@ class VectorizedDecoder:
             return batch, [content]
         except Unreadable:
             self._reference_decoder.entries(table, columns)
-            raise _decoder_disagreement() from None
+            raise DecodersDisagree("two decoders disagree on it") from None
 
     def content(self, table: Table) -> Iterable[bytes]:
         try:
@@ -54,7 +54,7 @@ class VectorizedDecoder:
         except Unreadable:
             for _ in self._reference_decoder.content(table):
                 pass
-            raise _decoder_disagreement() from None
+            raise DecodersDisagree("two decoders disagree on it") from None
 
     def attempt_entries(
         self, table: Table, columns: Sequence[str], *, with_content: bool = False
@@ -173,5 +173,7 @@ def _texts(kind: Any, offsets: kernels.Offsets, content: kernels.Bytes) -> Any:
     return array
 
 
-def _decoder_disagreement() -> InvalidTable:
-    return InvalidTable("two decoders disagree on it. This is a bug in lakegc: report it, and attach this table")
+class DecodersDisagree(InvalidTable):
+    """Raised for a table that only the readable decoder can read."""
+
+    advice = "This is a bug in lakegc: report it, and attach this table."

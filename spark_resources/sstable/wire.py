@@ -18,7 +18,9 @@ LENGTH_DELIMITED = 2
 
 
 class InvalidTable(Exception):
-    """Raised inside the package for invalid bytes; `errors_for_table` adds the table's name."""
+    """Raised inside the package for invalid bytes; `errors_for_table` adds the table's name and the `advice`."""
+
+    advice = "Restore this table from a backup."
 
 
 @contextmanager
@@ -27,9 +29,7 @@ def errors_for_table(name: str) -> Iterator[None]:
     try:
         yield
     except InvalidTable as error:
-        raise DamagedData(
-            f"table {name} can't be read: {error}. Nothing was deleted. Restore this table from a backup."
-        ) from error
+        raise DamagedData(f"table {name} can't be read: {error}. Nothing was deleted. {error.advice}") from error
 
 
 def uvarint(data: bytes, at: int, end: int) -> tuple[int, int]:
