@@ -285,7 +285,7 @@ def check_store(target: Target, connected: Connected, given: Surroundings, check
             Check(group, store.READ, partial(store.read_metadata, opened)),
             Check(repository.GROUP, "owner", partial(store.owner, owner)),
             Check(clocks.GROUP, "clocks", reading, judged),
-            Check(store.GROUP, "deletes", opened.delete_effect, store.deletes),
+            Check(store.GROUP, "deletes", opened.delete_effect, partial(store.deletes, place.namespace.scheme)),
         ]
     )
     checks.report(group, "write the reference's files", store.write_for_reference())

@@ -15,7 +15,7 @@ from lakegc_assets.formatting import plural
 from spark_resources.errors import LakegcError, NotFound, full_stop
 from spark_resources.stores import endpoint_to_probe
 from spark_resources.stores.base import Capabilities, DeleteEffect, Store
-from spark_resources.stores.permissions import delete_permission, identity
+from spark_resources.stores.permissions import delete_permission, identity, settings_permission
 from spark_resources.stores.place import Place
 from spark_resources.stores.probe import SCRATCH, probe, read_record
 from spark_resources.stores.retry import delete_own_files
@@ -143,11 +143,14 @@ def conditional_writes(known: KnownCapabilities | None, *, single_deployment: bo
     )
 
 
-def deletes(effect: DeleteEffect) -> Result:
+def deletes(scheme: str, effect: DeleteEffect) -> Result:
     if effect is DeleteEffect.FINAL:
         return ok(effect.value)
     if effect is DeleteEffect.UNKNOWN:
-        return warning(f"{effect.value}.", "Grant it, so that reviews show what a delete does.")
+        return warning(
+            f"{effect.value}.",
+            f"If they do, grant {settings_permission(scheme)}, so that reviews show what a delete does.",
+        )
     return warning(f"{effect.value}.")
 
 

@@ -68,7 +68,7 @@ def refuse_missing_permissions(run: SweepRun, action: Action, receipts: pa.Table
     scheme = place.namespace.uri.partition("://")[0]
     quarantine = action is Action.QUARANTINE
     verb = "quarantine" if quarantine else "delete"
-    also = " and the permission to write under _lakefs/retention/gc/quarantine/" if quarantine else ""
+    also = " and permission to write under _lakefs/retention/gc/quarantine/" if quarantine else ""
     response = " ".join(filter(None, (example["code"], example["why"]))).rstrip(".")
     raise Forbidden(
         f"the store refused to {verb} {example['address']!r}, the first object of the sweep of mark {record.mark_id} "

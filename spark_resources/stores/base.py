@@ -33,7 +33,7 @@ PARSE_ERRORS = (ValueError, TypeError, RecursionError)
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """One stored object: `size` in bytes, `modified` by the store's clock, `checksum` its ETag (unquoted) or None."""
+    """One stored object: `size` in bytes, `modified` by the store's clock, `checksum` as listed, such as an ETag."""
 
     key: str
     size: int
@@ -63,8 +63,8 @@ class DeleteEffect(StrEnum):
         "retention period ends"
     )
     UNKNOWN = (
-        "unknown: lakegc could not read whether the bucket keeps versions of deleted objects; these credentials may "
-        "lack the permission"
+        "unknown: lakegc could not determine whether the bucket keeps deleted objects; these credentials may lack "
+        "permission to read its versioning or soft-delete settings"
     )
 
 

@@ -1,4 +1,4 @@
-"""Error codes for missing permissions, and the names of the permission and of the identity that lacks it."""
+"""Error codes for missing permissions, and the names of permissions and of the identity that lacks one."""
 
 from __future__ import annotations
 
@@ -19,15 +19,26 @@ MISSING_PERMISSIONS = frozenset(
 _DELETE_PERMISSION = {
     "s3": "s3:DeleteObject",
     "gs": "storage.objects.delete",
-    "https": "the permission to delete blobs (Storage Blob Data Contributor, or 'delete' in a SAS token)",
-    "http": "the permission to delete blobs (Storage Blob Data Contributor, or 'delete' in a SAS token)",
-    "local": "the permission to write to the folders of its objects",
+    "https": "permission to delete blobs (Storage Blob Data Contributor, or 'delete' in a SAS token)",
+    "http": "permission to delete blobs (Storage Blob Data Contributor, or 'delete' in a SAS token)",
+    "local": "write permission for the folders that contain the objects",
+}
+_SETTINGS_PERMISSION = {
+    "s3": "s3:GetBucketVersioning",
+    "gs": "storage.buckets.get",
+    "https": "permission to read the blob service's properties (Storage Account Contributor, or an account key)",
+    "http": "permission to read the blob service's properties (Storage Account Contributor, or an account key)",
 }
 
 
 def delete_permission(scheme: str) -> str:
     """The permission needed to delete in a namespace of this scheme, in the provider's terms."""
-    return _DELETE_PERMISSION.get(scheme, "the permission to delete objects")
+    return _DELETE_PERMISSION.get(scheme, "permission to delete objects")
+
+
+def settings_permission(scheme: str) -> str:
+    """The permission needed to find out whether a bucket keeps deleted objects, in the provider's terms."""
+    return _SETTINGS_PERMISSION.get(scheme, "permission to read the bucket's settings")
 
 
 def identity(scheme: str, settings: StoreSettings) -> str:

@@ -143,7 +143,7 @@ def test_a_store_without_conditional_writes_is_a_problem_unless_it_is_declared()
 def test_deletes_that_free_no_space_are_a_warning(effect: DeleteEffect) -> None:
     expected = Status.OK if effect is DeleteEffect.FINAL else Status.WARNING
 
-    assert store.deletes(effect).status is expected
+    assert store.deletes("s3", effect).status is expected
 
 
 def test_a_daemon_without_a_recent_heartbeat_is_a_warning(tmp_path: Path) -> None:
