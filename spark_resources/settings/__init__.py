@@ -1,7 +1,7 @@
 """The settings of lakegc.
 
-`settings` has all of them. Two of their sources have modules: `fleet_file` and `lakectl`. `value_types` parses values,
-and `value_errors` explains invalid ones.
+`settings` has all of them. Two of their sources have modules of their own: `fleet_file` and `lakectl`. `value_types`
+parses values, and `value_errors` explains invalid ones.
 """
 
 from spark_resources.settings.settings import (

@@ -1,4 +1,4 @@
-"""The fleet file, `lakegc.toml`: settings for all repositories, and sections that override them for some of these.
+"""The fleet file, `lakegc.toml`: settings for all repositories, and sections that override them for some of them.
 
     min_age = "48h"                   # any setting: for all repositories
 
@@ -112,8 +112,8 @@ def find_fleet_file(environ: Mapping[str, str], directory: Path) -> Path | None:
     """The path in LAKEGC_CONFIG, or `lakegc.toml` in a directory if it exists.
 
     Raises `WrongUsage` if the variable names a file that doesn't exist, or if `lakegc.toml` isn't a file, such as a
-    link whose target is missing: without the file, its holds and limits would silently not apply. It is also raised if
-    another user could have written `lakegc.toml`.
+    link whose target is missing: without the file, its holds and limits would silently not apply. Also raises
+    `WrongUsage` if another user could have written `lakegc.toml`.
     """
     directory = directory.absolute()
     if named := environ.get(VARIABLE, "").strip():
@@ -185,7 +185,7 @@ def parse_fleet_file(path: Path, text: str, known: KnownSettings) -> FleetFile:
     if not isinstance(sections, dict) or not all(isinstance(section, dict) for section in sections.values()):
         raise WrongUsage(
             f"'{SECTIONS}' in the fleet file {path} must contain only sections: "
-            f'[{SECTIONS}."PATTERN"], with the settings of these repositories below it'
+            f'[{SECTIONS}."PATTERN"], with the settings of the matching repositories below it'
         )
     _refuse_unusable(content, f"in {path}", known, shared=True)
     for pattern, section in sections.items():
@@ -220,7 +220,7 @@ def _refuse_unusable(values: Mapping[str, Any], where: str, known: KnownSettings
             raise WrongUsage(f"{name} {where} is not a lakegc setting. {did_you_mean(name, names)}".rstrip())
         if name in known.secret:
             raise WrongUsage(
-                f"{name} {where} is a secret, and a fleet file is shared and versioned: set the variable "
+                f"{name} {where} is a secret, and a fleet file is shared and versioned: set the environment variable "
                 f"LAKEGC_{name.upper()} instead"
             )
         if not shared and name in known.process:

@@ -1,4 +1,4 @@
-"""The settings that lakectl has, too: the server and its credentials, from its variables and its file."""
+"""The settings that lakectl has, too: the server and its credentials, from lakectl's environment variables and file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spark_resources.errors import WrongUsage
 Source = dict[str, tuple[Any, str]]
 """Values with their origins, by the names of settings."""
 
-# lakectl's variables, and the same settings in its file (as section, name).
+# lakectl's environment variables, and the same settings in its file (as section, name)
 _LAKECTL_VARIABLES = {
     "endpoint_url": "LAKECTL_SERVER_ENDPOINT_URL",
     "access_key_id": "LAKECTL_CREDENTIALS_ACCESS_KEY_ID",

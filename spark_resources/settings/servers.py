@@ -1,4 +1,4 @@
-"""Several lakeFS servers: their sections in the fleet file, and the variables with their credentials.
+"""Several lakeFS servers: their sections in the fleet file, and the environment variables with their credentials.
 
 [servers.prod]                    # repositories are then called prod/…, for example prod/lake-main
 endpoint_url = "https://lakefs.example.com"
@@ -38,7 +38,7 @@ SERVER_SETTINGS = tuple(ServerSettings.model_fields)
 
 
 def variables_of(servers: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """The variables of all settings of these servers, each with the server's name and the setting."""
+    """The environment variables for all settings of these servers, each with the server's name and the setting."""
     return {server_variable(server, setting): (server, setting) for server in servers for setting in SERVER_SETTINGS}
 
 
@@ -58,16 +58,16 @@ def read_servers(sections: object, path: Path) -> dict[str, dict[str, Any]]:
             )
         if "secret_access_key" in section:
             raise WrongUsage(
-                f"secret_access_key {here} is a secret, and a fleet file is shared and versioned: set the variable "
-                f"{server_variable(name, 'secret_access_key')} instead"
+                f"secret_access_key {here} is a secret, and a fleet file is shared and versioned: set the environment "
+                f"variable {server_variable(name, 'secret_access_key')} instead"
             )
         _validated(section, here)
     return {name: dict(section) for name, section in sections.items()}
 
 
 def servers_from(sections: Mapping[str, Mapping[str, Any]], environ: Mapping[str, str]) -> dict[str, ServerSettings]:
-    """The settings of all servers, from the fleet file and from variables, which take precedence. Raises `WrongUsage`
-    for an invalid variable, or for one that belongs to no server in the fleet file."""
+    """The settings of all servers, from the fleet file and from environment variables, which take precedence.
+    Raises `WrongUsage` for an invalid variable, or for one that belongs to no server in the fleet file."""
     known = variables_of(sections)
     values = {name: dict(section) for name, section in sections.items()}
     for name in _given(environ):
@@ -88,7 +88,7 @@ def _given(environ: Mapping[str, str]) -> list[str]:
 def _hint(name: str, known: Mapping[str, object]) -> str:
     if not known:
         return f"The fleet file has no sections [{SECTION}.NAME]."
-    return did_you_mean(name, known) or f"Its variables are {', '.join(known)}."
+    return did_you_mean(name, known) or f"The variables of its servers are {', '.join(known)}."
 
 
 def _from_text(setting: str, text: str, name: str) -> str | bool:

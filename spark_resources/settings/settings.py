@@ -1,7 +1,8 @@
 """All settings of lakegc, their origins, and the precedence of their sources.
 
-The sources are options, `LAKEGC_*` variables, the fleet file, lakectl's variables and lakectl's file; the first one
-that has a setting wins. `Settings.load` gets the environment as an argument; nothing here reads `os.environ`.
+The sources are options, `LAKEGC_*` environment variables, the fleet file, lakectl's environment variables and lakectl's
+file; the first one that has a setting wins. `Settings.load` gets the environment as an argument; nothing here reads
+`os.environ`.
 """
 
 from __future__ import annotations
@@ -69,10 +70,11 @@ if TYPE_CHECKING:
 
 PREFIX = "LAKEGC_"
 NOT_SETTINGS = frozenset({"LAKEGC_DEBUG", "LAKEGC_INCREMENTAL_MARKS", "LAKEGC_RECORDINGS", FLEET_FILE_VARIABLE})
-"""Variables with the settings' prefix that aren't settings: for the option --debug, for the location of the fleet file,
-and for lakegc's own tests."""
+"""Environment variables with the settings' prefix that aren't settings: for the option --debug, for the location of the
+fleet file, and for lakegc's own tests."""
 KNOWN_PREFIXES = (SERVER_VARIABLES, "LAKEGC_TEST_", "LAKEGC_MODEL_", "LAKEGC_ALL_", "LAKEGC_LONG_", "LAKEGC_RANDOM_")
-"""Prefixes of variables that are checked elsewhere (those of several servers), or that are for lakegc's own tests."""
+"""Prefixes of environment variables that are checked elsewhere (those of several servers), or that are for lakegc's own
+tests."""
 RENAMED: Mapping[str, str] = {
     "asking_requests": "probe_requests",
     "clean_every": "full_every",
@@ -123,37 +125,37 @@ class Settings(BaseSettings):
     # The lakeFS server
 
     endpoint_url: Address | None = None
-    """Its address, with or without `/api/v1`. Default: lakectl's."""
+    """The server's address, with or without `/api/v1`. Default: lakectl's."""
     access_key_id: Name | None = None
-    """Its access key. Default: lakectl's."""
+    """The id of an access key for the server. Default: lakectl's."""
     secret_access_key: Secret | None = None
-    """Its secret key. Default: lakectl's."""
+    """The secret of the access key for the server. Default: lakectl's."""
     ca_bundle: Name | None = None
     """A file with the certificates that are trusted. Default: the system's."""
     verify_tls: bool = True
-    """Whether its certificate is verified."""
+    """Whether the server's certificate is verified."""
     connect_timeout_s: Seconds = 10
-    """Timeout for a connection."""
+    """Timeout for a connection to the server."""
     read_timeout_s: Seconds = 60
-    """Timeout for a response."""
+    """Timeout for a response from the server."""
     slow_read_timeout_s: Seconds | None = None
     """Timeout for a response that requires a scan of the repository. Default: 900, or `read_timeout_s` if that is
     longer."""
     task_timeout_s: Seconds = 21_600
-    """Timeout for such a scan in the background."""
+    """Timeout for a scan of the repository that the server runs in the background."""
 
     # The store
 
     s3_endpoint_url: Address | None = None
-    """An S3-compatible store. Endpoints in `AWS_ENDPOINT_URL` are refused. Default: AWS."""
+    """The address of an S3-compatible store. Endpoints in `AWS_ENDPOINT_URL` are refused. Default: AWS."""
     s3_region: Name | None = None
-    """Its region. Default: AWS's own chain."""
+    """The store's region. Default: AWS's own chain."""
     s3_path_style: bool | None = None
     """Whether the bucket is in a URL's path instead of its host. Default: true with `s3_endpoint_url`."""
     s3_access_key_id: Name | None = None
-    """Its access key. Default: AWS's own chain."""
+    """The id of an access key for the store. Default: AWS's own chain."""
     s3_secret_access_key: Secret | None = None
-    """Its secret key. Default: AWS's own chain."""
+    """The secret of the access key for the store. Default: AWS's own chain."""
     s3_session_token: Secret | None = None
     """The token of temporary credentials. Default: AWS's own chain."""
     s3_profile: Name | None = None
@@ -161,8 +163,8 @@ class Settings(BaseSettings):
     s3_ca_bundle: Name | None = None
     """A file with the certificates that are trusted. Default: the system's."""
     gcs_credentials_file: Name | None = None
-    """The account for Cloud Storage. The file must exist on every machine that runs executors. Default: Google's own
-    chain."""
+    """A file with credentials for Cloud Storage. It must exist on every machine that runs executors. Default: Google's
+    own chain."""
     gcs_endpoint_url: Address | None = None
     """A different endpoint from Google's, such as an emulator's. Default: Google's."""
     gcs_anonymous: bool = False
@@ -172,19 +174,19 @@ class Settings(BaseSettings):
     azure_account_key: Secret | None = None
     """A key of the storage account. Default: the machine's identity (`DefaultAzureCredential`)."""
     azure_sas_token: Secret | None = None
-    """A token of the container, instead of a key. Default: the machine's identity."""
+    """A SAS token for the container, instead of a key. Default: the machine's identity."""
     azure_account: Name | None = None
-    """The only account that key and token are used for. Default: any."""
+    """The only storage account that the key and the token are used for. Default: any."""
     azure_endpoint_url: Address | None = None
-    """Another endpoint of the account. Default: the namespace's host."""
+    """Another endpoint of the storage account. Default: the namespace's host."""
     azure_ca_bundle: Name | None = None
     """A file with the certificates that are trusted. Default: the system's."""
     local_path: Name | None = None
     """The local block adapter's folder on this machine."""
     store_connect_timeout_s: Seconds | None = None
-    """Timeout for a connection. Default: 10."""
+    """Timeout for a connection to the store. Default: 10."""
     store_read_timeout_s: Seconds | None = None
-    """Timeout for a response. Default: 60."""
+    """Timeout for a response from the store. Default: 60."""
 
     # Marks
 
@@ -209,15 +211,15 @@ class Settings(BaseSettings):
     price_per_gb_month: Amount | None = None
     """Monthly price of 2^30 bytes in the store, in any currency. Reviews then show costs."""
     holds: tuple[dict[str, Any], ...] = ()
-    """[Holds](how-it-decides.md#holds) in addition to those of the namespace: a list of tables, as a variable in JSON.
-    Those of all sources add up."""
+    """[Holds](how-it-decides.md#holds) in addition to those of the namespace: a list of tables, in JSON if given as an
+    environment variable. The holds of all sources apply together."""
 
     # Brakes
 
     brake_share: Share = 0.3
     """*share*: the fraction of all objects, or of all bytes, that will be deleted."""
     brake_first_share: Share = 0.5
-    """*share*: the same, for a repository's first mark."""
+    """*share*: like `brake_share`, for a repository's first mark."""
     brake_gib: Amount = 102_400.0
     """*bytes*: GiB that will be deleted (102,400 are 100 TiB)."""
     brake_count: Count = 50_000_000
@@ -225,7 +227,7 @@ class Settings(BaseSettings):
     brake_jump: Amount = 3.0
     """*jump*: expired objects, as a multiple of the previous mark's."""
     brake_jump_least: Count = 1_000
-    """*jump*: the least number of expired objects for which this brake trips."""
+    """*jump*: the least number of expired objects for which the brake trips."""
     brake_live: Share = 0.5
     """*live*: the least number of live addresses, as a fraction of the previous mark's."""
     brake_listing: Share = 0.5
@@ -253,7 +255,7 @@ class Settings(BaseSettings):
     auto_approve_max_share: Share = 0.01
     """The largest fraction of all objects, and of all bytes, that may be expired."""
     auto_approve_min_age: Duration = timedelta(days=30)
-    """Every expired object is older than this by the store's clock."""
+    """The age by the store's clock that every expired object must exceed."""
     auto_approve_wait: Wait = timedelta(hours=24)
     """How long an approval is announced before it is given, at most 365d; 0: nothing is approved."""
 
@@ -262,7 +264,7 @@ class Settings(BaseSettings):
     repositories_include: Patterns = ("*",)
     """Shell patterns of the repositories that the schedule and the sensor mark, such as `lake-*,archive`."""
     repositories_exclude: Patterns = ()
-    """Shell patterns of those that they don't mark."""
+    """Shell patterns of the repositories that the schedule and the sensor don't mark."""
     mark_cron: Cron = DEFAULT_MARK_CRON
     """When the schedule marks a repository: a cron expression with five fields, in UTC."""
     mark_scope: Scope = Scope.UNIFIED
@@ -273,25 +275,25 @@ class Settings(BaseSettings):
     """Age of a repository's newest mark beyond which the check `marks_are_recent` warns. Default: when two times of
     `mark_cron` have passed without a mark."""
     sweep_max_age: Duration = timedelta(days=30)
-    """Age of its newest sweep beyond which the check `sweeps_are_recent` warns, if there are expired objects."""
+    """Age of a repository's newest sweep beyond which the check `sweeps_are_recent` warns, if objects are expired."""
     retire_after: Days | None = None
     """Time since a mark, its approval, sweep or purge ended, after which the schedule
     [retires](operations.md#retirement) it, at least 1d. Default: never."""
     purge_after: Days | None = None
-    """Time since its sweep ended after which the schedule purges a [quarantine](operations.md#quarantine), at least
+    """Time since a sweep ended after which the schedule purges its [quarantine](operations.md#quarantine), at least
     1d. Default: never."""
     owners: Patterns = ()
-    """Who is responsible for a repository, for people who see it in a list or [are notified](#notifications). Those
-    for all repositories own the assets in Dagster."""
+    """Who is responsible for a repository, for people who see it in a list or [are notified](#notifications). The
+    owners of all repositories own the assets in Dagster."""
 
     # Notifications
 
     webhook_url: Webhook | None = None
     """The address that events are posted to. It is a secret, because anyone who knows it can post there."""
     webhook_secret: Secret | None = None
-    """The shared secret that signs them."""
+    """The shared secret that signs the posted events."""
     webhook_format: Literal["json", "slack"] = "json"
-    """Their form: `json` or `slack`."""
+    """The form of the posted events: `json` or `slack`."""
     notify: Events = ("*",)
     """Shell patterns of the events that are posted, such as `run_failed,brakes_*`. An empty list in the fleet file:
     none."""
@@ -300,21 +302,21 @@ class Settings(BaseSettings):
     metrics_push_url: Address | None = None
     """The address of a Prometheus push gateway."""
     log_format: Literal["text", "json"] = "text"
-    """Lines on stderr: `text`, or `json`."""
+    """The form of lines on stderr: `text` or `json`."""
 
     # Signing
 
     signing_key: Secret | None = None
     """The key that [signs lakegc's records](operations.md#signed-records): 64 or more hexadecimal digits."""
     retired_signing_keys: SecretTexts = ()
-    """Further keys, used only to verify, separated by commas."""
+    """Earlier signing keys, used only to verify records, separated by commas."""
 
     # Spark
 
     spark_master: Name = "local[*]"
     """Any Spark master; see [clusters](clusters.md)."""
     spark_conf: dict[str, str] = Field(default_factory=dict, repr=False)
-    """Any Spark settings, as a JSON object of strings. It isn't shown, because it may contain credentials."""
+    """Any Spark settings, as a JSON object of strings. They aren't shown, because they may contain credentials."""
 
     # Requests and tasks
 
@@ -323,11 +325,11 @@ class Settings(BaseSettings):
     dynamic allocation, because Spark counts only the initial executors. Default: the cores that Spark sees."""
     shuffle_partitions: Tasks | None = None
     """Number of partitions for comparing and counting addresses. Default: twice `parallelism`; otherwise twice the
-    cores on one machine, and at least 200 on a cluster, where Spark coalesces small ones."""
+    cores on one machine, and at least 200 on a cluster, where Spark coalesces small partitions."""
     listing_requests: Requests = 8
     """Listing pages that one task requests concurrently."""
     reading_requests: Requests = 16
-    """Tables that one task prefetches while it decodes; of large tables, fewer (32 MiB, but at least 4)."""
+    """Tables that one task prefetches while it decodes; fewer if they are large (up to 32 MiB, but at least 4)."""
     probe_requests: Requests = 8
     """Path probes that one task sends to lakeFS concurrently."""
     retry_total_s: RetrySeconds = 60
@@ -358,13 +360,14 @@ class Settings(BaseSettings):
         directory: Path | None = None,
         **options: Any,
     ) -> Settings:
-        """The settings from options (None means not given), variables, the fleet file and lakectl's file in `home`.
+        """The settings from options (None: not given), environment variables, the fleet file, and lakectl's in `home`.
 
         With `repository`, the fleet file's sections for it apply. The fleet file is looked for in `directory`, by
         default the working directory.
 
-        Raises `WrongUsage`, naming the option, variable or file and the expected form. It is also raised for a variable
-        that begins with LAKEGC_ but isn't a setting: misspelling one could disable a safeguard that the user relies on.
+        Raises `WrongUsage`, naming the option, variable or file and the expected form, for an invalid value. Also
+        raises it for a variable that begins with LAKEGC_ but isn't a setting: misspelling one could disable a safeguard
+        that the user relies on.
         """
         if unknown := sorted(set(options) - set(cls.model_fields)):
             if new := RENAMED.get(unknown[0]):
@@ -480,7 +483,7 @@ def _validated_fleet_file(cls: type[Settings], path: Path, text: str) -> FleetFi
         except ValidationError as error:
             raise validation_error(cls, error, given, origins) from None
         if cls.is_secret("spark_conf", str(given.get("spark_conf", ""))):
-            raise WrongUsage(f"{origins['spark_conf']} contains a secret: set the variable LAKEGC_SPARK_CONF instead")
+            raise WrongUsage(f"{origins['spark_conf']} contains a secret: set LAKEGC_SPARK_CONF instead")
     return fleet
 
 
@@ -524,7 +527,7 @@ def _json_list(text: str) -> list[Any]:
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
-    """The variables that begin with LAKEGC_ but aren't settings, sorted. Empty variables count as not given."""
+    """The environment variables that begin with LAKEGC_ but aren't settings, sorted. Empty ones count as not given."""
     known = NOT_SETTINGS.union(PREFIX + name.upper() for name in Settings.model_fields) - {PREFIX + SERVERS.upper()}
     return sorted(
         name
@@ -534,7 +537,7 @@ def unknown_variables(environ: Mapping[str, str]) -> list[str]:
 
 
 def refuse_unknown_variables(environ: Mapping[str, str]) -> None:
-    """Raise `WrongUsage` if a variable begins with LAKEGC_ but isn't a setting."""
+    """Raise `WrongUsage` if an environment variable begins with LAKEGC_ but isn't a setting."""
     known = [PREFIX + name.upper() for name in Settings.model_fields]
     unknown = unknown_variables(environ)
     renamed = {PREFIX + old.upper(): PREFIX + new.upper() for old, new in RENAMED.items()}

@@ -97,7 +97,7 @@ def test_patterns_that_contradict_each_other_are_refused_for_the_repositories_th
         ('mark_cron = "at night"', "mark_cron in .* is 'at night': expected a cron schedule in UTC"),
         ('mark_cron = "61 * * * *"', "mark_cron in .* expected a cron schedule in UTC"),
         ('[repositories."x-*"]\nbrake_share = 7', r'brake_share in \[repo.*"x-\*"\] of .* is .7.: expected a fraction'),
-        ('signing_key = "abc"', "signing_key in .* is a secret, .* set the variable LAKEGC_SIGNING_KEY instead"),
+        ('signing_key = "abc"', "signing_key in .* is a secret, .* environment variable LAKEGC_SIGNING_KEY instead"),
         ('[repositories."x-*"]\ns3_secret_access_key = "abc"', "is a secret, .* LAKEGC_S3_SECRET_ACCESS_KEY instead"),
         ('[spark_conf]\n"spark.hadoop.fs.s3a.secret.key" = "abc"', "spark_conf in .* contains a secret"),
         ('[repositories."x-*"]\nendpoint_url = "http://h"', "endpoint_url in .* applies to the whole process"),
