@@ -409,7 +409,7 @@ def _table_in(data: bytes, place: Place, folder: str, file: File, schema: pa.Sch
         table = parquet_rows(data)
         if table.num_rows == file.rows and table.schema.names == schema.names:
             return table.cast(schema)
-        actual = f"{plural(table.num_rows, 'row')} of {', '.join(table.schema.names)}"
+        actual = f"it has {plural(table.num_rows, 'row')} of {', '.join(table.schema.names)}"
     except (pa.ArrowException, ValueError) as error:
         actual = str(error)
     raise _mismatch_error(place, folder, file, schema, actual)
@@ -433,7 +433,7 @@ def _batches_in(
         with reading_errors(), open_parquet(data) as parquet:
             names, count = parquet.schema_arrow.names, parquet.metadata.num_rows
         if (names, count) != (schema.names, file.rows):
-            raise ValueError(f"{plural(count, 'row')} of {', '.join(names)}")
+            raise ValueError(f"it has {plural(count, 'row')} of {', '.join(names)}")
         types = pa.schema([schema.field(name) for name in wanted])
         for batch in parquet_batches(data, rows=rows, columns=wanted):
             yield batch.select(wanted).cast(types)

@@ -24,8 +24,8 @@ def name_pattern(last: str) -> re.Pattern[str]:
 def table_of(data: bytes, name_match: re.Match[str] | None, schema: pa.Schema) -> pa.Table:
     """The rows of one file. `name_match` is the match of `name_pattern` in its key, None if there is none.
 
-    Raises `ValueError`, with the reason or the actual number of rows, if the file can't be read, or if its name doesn't
-    match or states another number.
+    Raises `ValueError`, with the reason, if the file can't be read, or if its name doesn't match or states another
+    number of rows.
     """
     try:
         table = parquet_rows(data)
@@ -33,7 +33,8 @@ def table_of(data: bytes, name_match: re.Match[str] | None, schema: pa.Schema) -
             return table.select(schema.names).cast(schema)
     except (pa.ArrowException, KeyError) as error:
         raise ValueError(str(error)) from error
-    raise ValueError(plural(table.num_rows, "row"))
+    stated = "no number" if name_match is None else name_match.group(3)
+    raise ValueError(f"it has {plural(table.num_rows, 'row')}, but its name states {stated}")
 
 
 def rows_of(

@@ -198,7 +198,9 @@ def read_inventory(inventory: Inventory, file: InventoryFile) -> Iterator[pa.Tab
         for table in _tables(data, file.key, inventory.columns):
             yield _current_objects(table, keys_are_encoded=inventory.keys_are_encoded)
     except (pa.ArrowException, csv.Error, OSError, EOFError, ValueError, zlib.error) as error:
-        raise DamagedData(f"{where} is not a valid inventory: {error}") from error
+        raise DamagedData(
+            f"{where} is not a valid inventory ({error}). Correct the file, or use another inventory."
+        ) from error
 
 
 def _tables(data: bytes, name: str, columns: Sequence[str]) -> Iterator[pa.Table]:
@@ -223,10 +225,7 @@ def _tables(data: bytes, name: str, columns: Sequence[str]) -> Iterator[pa.Table
         for batch in reader:
             table = _select_known_columns(pa.Table.from_batches([batch]))
             if guessed := [field.name for field in table.schema if field.type != pa.string()]:
-                raise ValueError(
-                    f"its first row is not a valid header, so the types of {', '.join(guessed)} would have to be "
-                    "guessed"
-                )
+                raise ValueError(f"its first row is not a valid header for {', '.join(guessed)}")
             yield table
 
 
@@ -250,7 +249,7 @@ class _Decompressed(io.RawIOBase):
         if self._remaining < 0:
             raise ValueError(
                 f"it decompresses to more than {self._limit:,} bytes, over {MAX_EXPANSION} times its size, which is "
-                "unlikely for a list of keys. If it is one, decompress it and use the .csv file instead"
+                "unlikely for a list of keys; decompress it and use the .csv file if it is one"
             )
         return count
 
@@ -274,9 +273,8 @@ def _select_known_columns(table: pa.Table) -> pa.Table:
     if missing := [name for name in _REQUIRED if name not in meanings]:
         raise ValueError(f"it has no column for {', '.join(missing)}; its columns are {', '.join(table.column_names)}")
     if len(set(meanings)) < len(meanings):
-        raise ValueError(
-            f"several columns have the same meaning: {', '.join(table.column_names[index] for index in indices)}"
-        )
+        names = ", ".join(table.column_names[index] for index in indices)
+        raise ValueError(f"several of these columns have the same meaning: {names}")
     return table.select(indices).rename_columns(meanings)
 
 

@@ -163,7 +163,7 @@ def test_an_altered_inventory_is_refused(tmp_path: Path, harm: Any, words: str) 
         ("key,name,size,time\na,b,1,2026-01-01T00:00:00Z\n", "have the same meaning"),
         ("key,key,size,time\na,b,1,2026-01-01T00:00:00Z\n", "have the same meaning"),
         ("key, size, last modified\na,1,2026-01-01T00:00:00\n", "zone"),
-        ('"a\nnote",key,size,time\nx,a,1,2026-01-01T00:00:00\n', "guessed"),
+        ('"a\nnote",key,size,time\nx,a,1,2026-01-01T00:00:00\n', "not a valid header"),
         ("key,size,time\ra,1,2026-01-01T00:00:00Z\r", "new-line"),
     ],
 )
