@@ -73,10 +73,10 @@ class CopyTaskConfig:
         return Copier(self.source.store(), self.target.store(), self.server_side, Throttle(self.bandwidth))
 
 
-def can_copy_server_side(one: Place, other: Place) -> bool:
+def can_copy_server_side(source: Place, target: Place) -> bool:
     """Whether server-side copies between these places are possible; False for local folders (this machine copies)."""
-    first, second = one.store().streams.server, other.store().streams.server
-    return first == second and first != "local"
+    source_server, target_server = source.store().streams.server, target.store().streams.server
+    return source_server == target_server and source_server != "local"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,15 +122,15 @@ def backup_rows(
     """Copy rows of WANTED, sorted by slice and address. Counts `objects` and `bytes` by outcome."""
     task = _Backup(config, describe_changes)
     with (
-        ThreadPoolExecutor(max_workers=1) as ahead,
+        ThreadPoolExecutor(max_workers=1) as background,
         ThreadPoolExecutor(max_workers=config.at_once, thread_name_prefix="lakegc-copy") as pool,
     ):
         remaining = chunks(batches, CHUNK)
-        lookups = ahead.submit(task.next_lookups, remaining)
+        lookups = background.submit(task.next_lookups, remaining)
         number = 0
         while (looked_up := lookups.result()) is not None:
-            lookups = ahead.submit(task.next_lookups, remaining)
-            lines = list(pool.map(lambda one: task.process(*one), looked_up))
+            lookups = background.submit(task.next_lookups, remaining)
+            lines = list(pool.map(lambda lookup: task.process(*lookup), looked_up))
             write_lines(config, f"{partition:05d}-{attempt}-{number:05d}", lines, report)
             number += 1
 
@@ -249,7 +249,7 @@ def properties_from_json(text: str | None, size: int, modified: datetime) -> Obj
             raise ValueError("a value isn't text")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedData(
-            f"the backup's log has invalid headers and metadata of an object ({shortened(error)}). Make a new backup, "
+            f"the backup's log has invalid headers or metadata for an object ({shortened(error)}). Make a new backup, "
             "or copy the object by hand."
         ) from error
     return ObjectProperties(size, modified, None, "", headers, metadata)

@@ -2,8 +2,8 @@
 
     <folder>/<run>/<task>-<chunk>.<rows>.<bytes>.parquet     one line per object
 
-A run is one Spark job. A later run's line for an object replaces an earlier line, unless only the earlier line has a
-copy.
+A run is one Spark job. A later run's line for an object replaces an earlier line, unless only the earlier line records
+a copy.
 """
 
 from __future__ import annotations

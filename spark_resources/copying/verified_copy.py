@@ -28,7 +28,7 @@ class KeyConflict(Differs):
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A verified copy. `checksum` is the copy's in its store, `source_checksum` the source's.
+    """A verified copy. `checksum` is that of the copy, `source_checksum` that of the source, each by its own store.
 
     `sha256` is that of the bytes, or None if they weren't read. `preserved` are the headers and metadata, or None if
     the store copied them itself."""
@@ -193,15 +193,15 @@ class Copier:
         return copy
 
     def _sha256_if_identical(
-        self, one: str, properties_one: ObjectProperties, other: str, properties_other: ObjectProperties
+        self, source_key: str, source: ObjectProperties, copy_key: str, copy: ObjectProperties
     ) -> str | None:
         """The common SHA-256, or "" if equal checksums made reading unnecessary; None if the objects differ."""
-        if properties_one.size != properties_other.size:
+        if source.size != copy.size:
             return None
-        if is_comparable(properties_one.checksum) and properties_one.checksum == properties_other.checksum:
+        if is_comparable(source.checksum) and source.checksum == copy.checksum:
             return ""
-        first = self._sha256(self._from, one, properties_one)
-        return first if first == self._sha256(self._to, other, properties_other) else None
+        sha256 = self._sha256(self._from, source_key, source)
+        return sha256 if sha256 == self._sha256(self._to, copy_key, copy) else None
 
     def _sha256(self, streams: Streams, key: str, properties: ObjectProperties) -> str:
         return HashingIterator(self.throttle.limit(streams.pieces(key, properties))).drain().sha256

@@ -42,9 +42,9 @@ _NOT_THROTTLING = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class SendResult:
-    """The outcome of one key. `attempts` counts the requests that named it. `result` is None if it wasn't sent, or not
-    sent again after a transient failure. `changed` is whether a different object was found at the key before a
-    request."""
+    """The outcome of one key. `attempts` counts the requests that contained the key. `result` is None if the key wasn't
+    sent, or not sent again after a transient failure. `changed` is whether a different object was found at the key
+    before a request."""
 
     key: str
     result: DeleteResult | None
@@ -103,12 +103,11 @@ class Sender:
 
         workers = self.in_flight if self.store.capabilities.delete_batch > 1 else SINGLES_IN_FLIGHT
         with ThreadPoolExecutor(max_workers=workers, thread_name_prefix="lakegc-delete") as pool:
-            results_of_batches = [
-                sent
-                for batch in pool.map(lambda batch: self._send_batch(batch, prefix, stop_errors, looked_up_at), batches)
-                for sent in batch
-            ]
-        return results_of_batches, stop_errors[0] if stop_errors else None
+            results_of_batches = pool.map(
+                lambda batch: self._send_batch(batch, prefix, stop_errors, looked_up_at), batches
+            )
+            results = [result for batch_results in results_of_batches for result in batch_results]
+        return results, stop_errors[0] if stop_errors else None
 
     def _batches(self, keys: Sequence[str]) -> list[Sequence[str]]:
         """Batches of one request each. A key that can't be part of a batch is sent alone."""

@@ -19,7 +19,7 @@ from spark_resources.stores.keys import xml_safe_prefix
 from spark_resources.stores.parallel_listing import Part, pages_of_parts
 
 FOUND = LISTED_OBJECTS
-FEW = 8  # keys of one slice: up to this number are looked up one by one instead of by listing
+MAX_SINGLE_LOOKUPS = 8  # keys of one slice: up to this number are looked up one by one instead of by listing
 CONCURRENT_SLICES = 8
 CONCURRENT_LISTINGS_PER_SLICE = 4
 CONCURRENT_STATS = 16
@@ -80,7 +80,9 @@ class Lookup:
         return folder in self._object_counts and (self._object_counts[folder] // PAGE + 1) * CONCURRENT_STATS <= keys
 
     def _must_list_slice(self, folder: str, keys: list[str]) -> bool:
-        return folder == self._slice or (len(keys) > FEW and (folder in FLAT or not self.store.capabilities.byte_order))
+        return folder == self._slice or (
+            len(keys) > MAX_SINGLE_LOOKUPS and (folder in FLAT or not self.store.capabilities.byte_order)
+        )
 
     def _cached_slice(self, folder: str) -> pa.Table:
         if folder != self._slice or self._listed is None:
@@ -92,7 +94,7 @@ class Lookup:
     def _look_up_slice(self, folder: str, keys: list[str]) -> pa.Table:
         if self._must_list_slice(folder, keys):
             return self._list_slice(folder)
-        if len(keys) <= FEW:
+        if len(keys) <= MAX_SINGLE_LOOKUPS:
             return as_table(stored for stored in map(self._stat, keys) if stored is not None)
         return pa.Table.from_batches(_list_by_jumps(self.store, folder, sorted(keys, key=str.encode)), schema=FOUND)
 
@@ -131,7 +133,7 @@ def _list_by_jumps(store: Store, folder: str, keys: Sequence[str]) -> Iterator[p
             ):
                 break
         else:
-            return  # the folder ended
+            return  # the listing reached the end of the folder
 
 
 def _position_after(keys: Sequence[str], position: int, last: str) -> int:

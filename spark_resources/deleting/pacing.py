@@ -1,6 +1,6 @@
 """The rate at which keys are sent to a store: as fast as it can handle, per prefix, and never above a ceiling.
 
-Stores limit keys, not requests (S3 to about 3,500 deletes per second and prefix), and throttle requests beyond that.
+Stores limit keys, not requests (S3 to about 3,500 deletes per second per prefix), and throttle requests beyond that.
 As in TCP, the rate starts low, doubles with every successful batch, halves with every throttled one, and then grows in
 small steps. Also as in TCP, it grows only while it is the bottleneck, so that it stays near the rate that the store
 achieved and halving it has an effect. If a store needs a gradual ramp-up, all prefixes together start at its `ramp`,

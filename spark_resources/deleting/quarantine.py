@@ -123,7 +123,7 @@ def quarantine_keys(sender: Sender, store: Store, keys: Sequence[str], prefix: s
             copy_verified(store, key, target)
         except Differs:
             try:
-                sender.check_may_send()  # once the lease is lost, the copy may be that of its next holder
+                sender.check_may_send()  # once the lease is lost, its next holder may have made the copy
             except LakegcError as error:
                 raise SendingStopped(str(error)) from error
             store.delete_many([target])  # so that it isn't mistaken for the object later

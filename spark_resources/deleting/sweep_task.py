@@ -117,8 +117,8 @@ def sweep_rows(batches: Batches, config: SweepTaskConfig, partition: int, attemp
     """Process rows of PENDING, sorted by slice and address.
 
     The next chunk is looked up while one is being deleted, unless deletes are so slow that its keys would have to be
-    looked up once more. Counts `objects` by outcome, those `unprocessed`, `requests`, and `attempts`: the number of
-    times a request named a key.
+    looked up once more. Counts `objects` by outcome, `unprocessed` objects, `requests`, and `attempts`: the number of
+    keys in all requests together.
     """
     task, stem = _Task.of(config), f"{partition:05d}-{attempt}"
     rows = task.without_finished(batches, f"{config.round:04d}/{partition:05d}-")

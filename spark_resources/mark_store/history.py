@@ -80,20 +80,20 @@ class History(Record):
         names = ("candidates", "candidate_bytes", "expired", "expired_bytes")
         mark = FinishedMark(record.mark_id, finished_at(record), **{name: record.counts[name] for name in names})
         others = [other for other in self.marks if other.mark_id != mark.mark_id]
-        return replace(self, marks=tuple(sorted([*others, mark], key=lambda one: one.finished)[-MAX_ENTRIES:]))
+        return replace(self, marks=tuple(sorted([*others, mark], key=lambda other: other.finished)[-MAX_ENTRIES:]))
 
     def with_sweep(self, sweep: FinishedSweep) -> History:
         """The history with this sweep, or with its newest outcome if the sweep is known."""
         others = [other for other in self.sweeps if other.mark_id != sweep.mark_id]
         return replace(
             self,
-            sweeps=tuple(sorted([*others, sweep], key=lambda one: one.ended)[-MAX_ENTRIES:]),
+            sweeps=tuple(sorted([*others, sweep], key=lambda other: other.ended)[-MAX_ENTRIES:]),
             freed={**self.freed, sweep.mark_id: Freed(sweep.objects, sweep.bytes)},
         )
 
     def sweeps_since(self, record: MarkRecord) -> tuple[FinishedSweep, ...]:
-        """The sweeps of other marks that ended after this mark began, and deleted or quarantined anything. Objects in
-        this mark's set may be among what they took."""
+        """The sweeps of other marks that ended after this mark began, and deleted or quarantined anything. They may
+        have removed objects in this mark's set."""
         return tuple(
             sweep
             for sweep in self.sweeps

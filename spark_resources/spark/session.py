@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 SMALL_HEAP_MB = 2048
 JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
-_COLLECTOR = re.compile(r"-XX:[+-]Use\w*GC\b")
+_GARBAGE_COLLECTOR = re.compile(r"-XX:[+-]Use\w*GC\b")
 REDACTED = (
     "(?i)secret|password|passphrase|pwd|token|credential|signature|sas|(access|account|api|private|shared)[._-]?key"
 )
@@ -126,7 +126,7 @@ def worker_sockets(master: str, folder: Path) -> dict[str, str]:
 SOCKET_NAME_BYTES = len("/.01234567-0123-0123-0123-0123456789ab.sock")
 LONGEST_SOCKET_PATH = 103  # bytes, on macOS; four more on Linux
 REQUIRED_SETTINGS = {
-    "spark.speculation": "false",  # a second copy of a deleting task would race its twin (invariant 11)
+    "spark.speculation": "false",  # a second copy of a deleting task would race the first (invariant 11)
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
 }
@@ -214,7 +214,9 @@ def _session(overrides: Mapping[str, str]) -> SparkSession:
     for name, value in MALLOC_VARIABLES.items():  # the local JVM and its workers inherit this environment
         settings.setdefault(f"spark.executorEnv.{name}", os.environ.setdefault(name, value))
     if JVM_OPTIONS not in overrides:
-        settings[JVM_OPTIONS] += f" {collector_option(settings, overrides, os.environ)} {class_archive_options()}"
+        settings[JVM_OPTIONS] += (
+            f" {garbage_collector_option(settings, overrides, os.environ)} {class_archive_options()}"
+        )
     conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     check_same_settings(SparkContext._active_spark_context or start_context(conf), overrides)
     session = SparkSession.builder.config(conf=conf).getOrCreate()
@@ -247,14 +249,16 @@ def cache_java_classes(spark: SparkSession) -> None:
         setattr(java, name, getattr(java, name))  # PySpark uses an attribute of the object before it asks Java
 
 
-def collector_option(settings: Mapping[str, str], overrides: Mapping[str, str], environment: Mapping[str, str]) -> str:
+def garbage_collector_option(
+    settings: Mapping[str, str], overrides: Mapping[str, str], environment: Mapping[str, str]
+) -> str:
     """The JVM option for the serial garbage collector, if lakegc chose the heap and it is small; otherwise empty.
 
-    It is also empty if a collector is configured, because Java doesn't start with two. Measured with 1.3 million
+    Also empty if a garbage collector is configured, because Java doesn't start with two. Measured with 1.3 million
     objects on 2 cores: about 200 MiB less than with Java's default, in the same time.
     """
     configured = [environment.get(name, "") for name in JAVA_VARIABLES] + list(overrides.values())
-    is_configured = HEAP in overrides or any(_COLLECTOR.search(options) for options in configured)
+    is_configured = HEAP in overrides or any(_GARBAGE_COLLECTOR.search(options) for options in configured)
     is_small = not is_configured and int(settings[HEAP].removesuffix("m")) <= SMALL_HEAP_MB
     return "-XX:+UseSerialGC" if is_small else ""
 
@@ -303,7 +307,7 @@ def start_context(conf: SparkConf) -> SparkContext:
 
 
 def hide_stack_traces_of_lost_connections() -> None:
-    """Have Spark's servers in this process print no stack trace if Java is killed: the next call of Java fails anyway,
+    """Have Spark's servers in this process print no stack trace if Java is killed: the next call to Java fails anyway,
     with a message (`failure_kinds.JAVA_ENDED`)."""
     from pyspark import accumulators
 

@@ -30,8 +30,8 @@ def prefetch(
 
     Fewer are fetched ahead if the results are large: as many as fit into MAX_BYTES_AHEAD, assuming that each is as
     large as the largest so far (or as `expected_size`, if that is given and larger); but never fewer than ALWAYS_AHEAD,
-    unless `ahead` is smaller. `size_of` returns the size of a result in bytes. Raises the errors of `fetch` at the
-    item's turn.
+    unless `ahead` is smaller. `size_of` returns the size of a result in bytes. An error of `fetch` is raised when its
+    item is reached.
     """
     source = iter(items)
     first = list(islice(source, 2))

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_resources.deleting.lookup import FEW, FOUND, Lookup, as_table
+from spark_resources.deleting.lookup import FOUND, MAX_SINGLE_LOOKUPS, Lookup, as_table
 from spark_resources.errors import Unavailable
 from spark_resources.model import PENDING
 from spark_resources.stores import Store, keys
@@ -85,7 +85,9 @@ def test_a_few_keys_of_a_large_slice_are_looked_up_without_listing_it(store: Sto
     every = [f"data/one/{number:04}" for number in range(120)]
     write_all(store, every)
     paged = SmallPages(store)
-    wanted = [("data/one/", key) for key in [*every[40 : 40 + FEW], *every[100 : 100 + FEW]]]
+    wanted = [
+        ("data/one/", key) for key in [*every[40 : 40 + MAX_SINGLE_LOOKUPS], *every[100 : 100 + MAX_SINGLE_LOOKUPS]]
+    ]
     results = Lookup(paged).look_up(chunk(wanted))  # type: ignore[arg-type]
 
     assert {key for _, key in wanted} <= set(by_key(results))
@@ -101,7 +103,7 @@ def test_keys_with_characters_that_xml_cannot_represent_are_looked_up(
     provider.needs("unsupported_keys", has=kind not in provider.capabilities.unsupported_keys)
     every = [f"data/one/{number:04}{keys.SAMPLES[kind]}s" for number in range(200)]
     write_all(store, every)
-    wanted = every[:: 200 // (2 * FEW)]
+    wanted = every[:: 200 // (2 * MAX_SINGLE_LOOKUPS)]
     results = Lookup(SmallPages(store)).look_up(chunk([("data/one/", key) for key in wanted]))  # type: ignore[arg-type]
 
     assert set(wanted) <= set(by_key(results))
@@ -128,7 +130,7 @@ def test_a_failing_request_fails_the_lookup(store: Store) -> None:
         def stat(self, key: str) -> Any:
             raise Unavailable("away")
 
-    for count in (1, FEW + 1):
+    for count in (1, MAX_SINGLE_LOOKUPS + 1):
         with pytest.raises(Unavailable):
             Lookup(Away(store)).look_up(chunk([("data/one/", f"data/one/{number}") for number in range(count)]))  # type: ignore[arg-type]
 

@@ -69,13 +69,13 @@ def test_requests_are_sent_concurrently() -> None:
     assert list(fetch_in_parallel(range(8), lambda _: together.wait() >= 0)) == [True] * 8
 
 
-def test_an_error_is_raised_at_the_turn_of_its_item() -> None:
+def test_an_error_is_raised_when_its_item_is_reached() -> None:
     def fetch(item: int) -> int:
         if item == 2:
-            raise ValueError("no second item")
+            raise ValueError("no item 2")
         return item
 
     items: Iterator[int] = fetch_in_parallel(range(5), fetch)
     assert [next(items), next(items)] == [0, 1]
-    with pytest.raises(ValueError, match="no second item"):
+    with pytest.raises(ValueError, match="no item 2"):
         next(items)

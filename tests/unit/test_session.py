@@ -24,8 +24,8 @@ from spark_resources.spark.session import (
     REQUIRED_SETTINGS,
     SMALL_DATA_SETTINGS,
     check_overrides,
-    collector_option,
     common_settings,
+    garbage_collector_option,
     machine_settings,
 )
 
@@ -277,8 +277,12 @@ def test_only_a_small_default_heap_gets_the_serial_garbage_collector() -> None:
     """If the heap is large or set by the user, Java chooses the garbage collector."""
     chosen = [machine_settings("local[*]", cores, 1 << 40) for cores in (2, 4, 8)]
 
-    assert [collector_option(settings, {}, {}) for settings in chosen] == ["-XX:+UseSerialGC", "-XX:+UseSerialGC", ""]
-    assert collector_option({"spark.driver.memory": "1g"}, {"spark.driver.memory": "1g"}, {}) == ""
+    assert [garbage_collector_option(settings, {}, {}) for settings in chosen] == [
+        "-XX:+UseSerialGC",
+        "-XX:+UseSerialGC",
+        "",
+    ]
+    assert garbage_collector_option({"spark.driver.memory": "1g"}, {"spark.driver.memory": "1g"}, {}) == ""
 
 
 @pytest.mark.parametrize("option", ["-XX:+UseG1GC", "-Xmx1g -XX:-UseParallelGC", "-XX:+UseZGC"])
@@ -286,10 +290,11 @@ def test_a_configured_garbage_collector_replaces_the_default_one(option: str) ->
     """Java doesn't start if two garbage collectors are given."""
     settings = machine_settings("local[*]", 2, 1 << 40)
 
-    assert collector_option(settings, {}, {"JAVA_TOOL_OPTIONS": option}) == ""
-    assert collector_option(settings, {"spark.driver.defaultJavaOptions": option}, {}) == ""
+    assert garbage_collector_option(settings, {}, {"JAVA_TOOL_OPTIONS": option}) == ""
+    assert garbage_collector_option(settings, {"spark.driver.defaultJavaOptions": option}, {}) == ""
     assert (
-        collector_option(settings, {"spark.app.name": "UseG1GC"}, {"JAVA_TOOL_OPTIONS": "-Xss2m"}) == "-XX:+UseSerialGC"
+        garbage_collector_option(settings, {"spark.app.name": "UseG1GC"}, {"JAVA_TOOL_OPTIONS": "-Xss2m"})
+        == "-XX:+UseSerialGC"
     )
 
 
@@ -365,7 +370,7 @@ def test_the_garbage_collector_of_workers_ignores_modules_that_tasks_import(spar
 def test_sparks_servers_print_no_stack_trace_if_java_is_killed(
     spark: SparkSession, capsys: pytest.CaptureFixture[str], error: Exception, is_shown: bool
 ) -> None:
-    """The next call of Java fails with a message. Other errors of these servers are shown."""
+    """The next call to Java fails with a message. Other errors of these servers are shown."""
     server = AccumulatorTCPServer(("127.0.0.1", 0), StreamRequestHandler, "")
     try:
         raise error

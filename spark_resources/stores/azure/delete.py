@@ -103,7 +103,7 @@ class _Batch:
             "the store's response has no clear result for this blob, so it may or may not have been deleted",
             transient=True,
         )
-        by_number = {number: each.to_result() for number, each in responses.by_number.items()}
+        by_number = {number: response.to_result() for number, response in responses.by_number.items()}
         return {name: by_number.get(number, no_result) for number, name in enumerate(self.names)}
 
     def _results_if_refused(self, status: int, to_result: _ToResult, deadline: float) -> dict[str, _ToResult]:
@@ -171,7 +171,7 @@ def sub_responses(content_type: str, body: bytes) -> SubResponses:
         if int(number) in by_number:
             repeated.add(int(number))
         by_number[int(number)] = response
-    return SubResponses({number: each for number, each in by_number.items() if number not in repeated}, whole_batch)
+    return SubResponses({number: by_number[number] for number in by_number.keys() - repeated}, whole_batch)
 
 
 def _sub_response(part: Message) -> SubResponse | None:
