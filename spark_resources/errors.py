@@ -32,11 +32,11 @@ class LakegcError(Exception):
 
     exit_code = 1
     is_temporary = False
-    """Whether the same request can succeed later although nobody changes anything."""
+    """Whether the same request can succeed later even if nobody changes anything."""
 
 
 class LakegcWarning(UserWarning):
-    """A problem that doesn't stop anything but that the user should know about. The command line shows it like an
+    """A problem that doesn't stop the command, but that the user should know about. The command line shows it like an
     error."""
 
 
@@ -91,7 +91,7 @@ class Retired(DamagedData):
 
 
 class FinishedWithFailures(LakegcError):
-    """Raised at the end of a sweep, undo, backup or restore that did not fully succeed. The message sums it up."""
+    """Raised at the end of a sweep, undo, backup or restore that did not fully succeed. Its message is a summary."""
 
     exit_code = 4
 
@@ -142,7 +142,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def with_article(thing: str) -> str:
-    """A noun with its article: an empty segment, a long key."""
+    """A noun with its indefinite article: an empty segment, a long key."""
     return f"{'an' if thing[:1].lower() in 'aeio' else 'a'} {thing}"
 
 

@@ -59,8 +59,8 @@ def repository_on(server: str, lakefs_id: str) -> str:
 
 
 def lakefs_id(repository: str) -> str:
-    """A repository's id on its own server. Records in its namespace have this id, because another deployment may know
-    the server by another name."""
+    """A repository's id on its own server. Records in the namespace contain this id, because another deployment may
+    know the server by another name."""
     return repository.rpartition("/")[2]
 
 
@@ -75,11 +75,11 @@ def all_repositories_on(server: str) -> str:
 
 
 SERVER_VARIABLES = "LAKEGC_SERVERS_"
-"""The prefix of the variables with settings of single servers."""
+"""The prefix of the environment variables with settings for one of several servers."""
 
 
 def server_variable(server: str, setting: str) -> str:
-    """The variable with a setting of one of several servers, such as LAKEGC_SERVERS_PROD_SECRET_ACCESS_KEY."""
+    """The environment variable with a server's setting, such as LAKEGC_SERVERS_PROD_SECRET_ACCESS_KEY."""
     return f"{SERVER_VARIABLES}{server.replace('-', '_')}_{setting}".upper()
 
 
@@ -90,8 +90,8 @@ def matches_repository(repository: str, pattern: str) -> bool:
 
 _SEPARATOR = ":"
 _EARLIER_SEPARATOR = "|"
-"""The separator in partition keys of earlier versions. Dagster's UI takes it for one between dimensions of partitions,
-so that its dialogs select another partition, which doesn't exist."""
+"""The separator in partition keys of earlier versions. Dagster's UI mistakes it for the separator between partition
+dimensions, so its dialogs select a partition that doesn't exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +113,8 @@ class Partition:
 
     @classmethod
     def parse(cls, key: str) -> Partition:
-        """The partition with this key, which may be one of an earlier version. Raises `NotAPartition`, naming what is
-        expected, if the key is invalid."""
+        """The partition with this key, which may have the format of an earlier version. Raises `NotAPartition` if the
+        key is invalid."""
         separator = _SEPARATOR if _SEPARATOR in key else _EARLIER_SEPARATOR
         repository, separated, mark_id = key.partition(separator)
         if not separated or not _REPOSITORY.match(repository):

@@ -107,7 +107,7 @@ class Namespace:
 
     @classmethod
     def parse(cls, uri: str, *, aliases: tuple[str, ...] = ()) -> Namespace:
-        """The namespace for a repository's `storage_namespace`. Raises `WrongUsage` if it isn't a valid one."""
+        """The namespace for a repository's `storage_namespace`. Raises `WrongUsage` if the URI isn't valid."""
         if _SCHEME.match(uri) is None or not uri.split("://", 1)[1].strip("/"):
             raise WrongUsage(f"'{uri}' is not a storage namespace: expected <scheme>://<bucket>/<path>")
         if uri.split("://", 1)[0].lower() in _AZURE and "/" not in _azure_location(uri):
@@ -536,7 +536,7 @@ RECEIPTS = pa.schema(
         pa.field("outcome", pa.string(), nullable=False),  # see Outcome
         pa.field("code", pa.string(), nullable=False),  # the store's own code for a failure; "" otherwise
         pa.field("why", pa.string(), nullable=False),  # for operators: the store's message, or why it was kept
-        pa.field("attempts", pa.int32(), nullable=False),  # requests that named this key
+        pa.field("attempts", pa.int32(), nullable=False),  # requests that contained this key
         pa.field("at", _TIME, nullable=False),  # the store's clock
     ]
 )

@@ -17,7 +17,7 @@ from spark_resources.errors import LakegcError, full_stop
 
 class FailureKind(StrEnum):
     TEMPORARY = "temporary"
-    """The same command can succeed later although nobody changes anything."""
+    """The same command can succeed later even if nobody changes anything."""
     PERMANENT = "permanent"
     """Somebody has to change something first: the request, a setting, a permission, data, or the machine."""
     BUG = "bug"
@@ -26,8 +26,8 @@ class FailureKind(StrEnum):
 
 TRY_AGAIN = "This is probably temporary: run the same command again later."
 _SPACE = "Free some space on that disk, and run the same command again."
-_MEMORY = "Use a machine with more memory, or fewer tasks at once, for example LAKEGC_SPARK_MASTER=local[1]."
-_FILES = "Raise the limit of open files (ulimit -n), and run the same command again."
+_MEMORY = "Use a machine with more memory, or run fewer tasks at once, for example with LAKEGC_SPARK_MASTER=local[1]."
+_FILES = "Raise the limit on open files (ulimit -n), and run the same command again."
 _REMEDIES = {
     errno.ENOSPC: _SPACE,
     errno.EDQUOT: _SPACE,
@@ -41,13 +41,13 @@ JAVA_ENDED = (
     "with LAKEGC_SPARK_MASTER=local[1]."
 )
 REMEDIES_BY_TEXT = {
-    "No space left on device": "Free some space there, or set TMPDIR (for Spark's files) to a folder on another disk.",
-    "Disk quota exceeded": "Free some space there, or set TMPDIR (for Spark's files) to a folder on another disk.",
+    "No space left on device": "Free some disk space, or set TMPDIR (for Spark's files) to a folder on another disk.",
+    "Disk quota exceeded": "Free some disk space, or set TMPDIR (for Spark's files) to a folder on another disk.",
     "Too many open files": _FILES,
     "Cannot allocate memory": _MEMORY,
     "MemoryError": _MEMORY,
 }
-"""What to do if the machine can't continue, by words of the operating system or of Python in a Spark task's error."""
+"""What to do if a machine lacks something, by a phrase that the error of a Spark task then contains."""
 
 
 def kind_of(error: BaseException) -> FailureKind:
@@ -80,14 +80,14 @@ def is_lost_java(error: BaseException) -> bool:
 
 
 def _files_of(error: BaseException) -> Iterator[str]:
-    """The files of the functions that the error went through."""
+    """The source files of the functions in the error's traceback."""
     return (frame.f_code.co_filename for frame, _ in walk_tb(error.__traceback__))
 
 
 def machine_failure(error: BaseException) -> str:
     """What this machine lacks (space, memory, open files), and what to do; "" if nothing is known to be lacking.
 
-    lakegc's own errors say it themselves.
+    lakegc's own errors already say it.
     """
     if isinstance(error, LakegcError):
         return ""

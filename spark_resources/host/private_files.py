@@ -47,7 +47,7 @@ def is_protected(file: Path, *, forbidden: int = 0o022) -> bool:
 
 
 def _open(path: Path, flags: int, is_kind: Callable[[int], bool]) -> int:
-    """A descriptor of the file or folder, after removing the permissions of other users."""
+    """A descriptor of the file or folder, after other users' permissions have been removed."""
     try:
         descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
     except OSError as error:

@@ -28,7 +28,7 @@ class ProcessIdentity:
 
 
 def this_process(proc: Path = Path("/proc")) -> ProcessIdentity | None:
-    """This process; None if the system doesn't provide this information, or shows another namespace's processes."""
+    """This process; None if the system doesn't provide this information, or /proc belongs to another PID namespace."""
     try:
         if int(str((proc / "self").readlink())) != os.getpid():
             return None

@@ -34,8 +34,8 @@ class LakeFS:
     """A client for one or several lakeFS servers. Thread-safe; pickled as its settings, so that Spark executors build
     their own.
 
-    With several servers, repositories are named after theirs, such as `lab/events`, and each method sends its requests
-    to the repository's server. With one, a repository's name is its id.
+    With several servers, a repository's name includes its server, such as `lab/events`, and each method sends its
+    requests to that server. With only one server, a repository's name is its id.
 
     Every method raises `Forbidden`, `NotFound` or `Unavailable` with a readable message, `DamagedData` for a response
     that violates the API, and `WrongUsage` for a repository of an unknown server.
@@ -63,20 +63,20 @@ class LakeFS:
 
     def route(self, repository: str) -> tuple[Connection, str]:
         """The connection to a repository's server, and the repository's id there. Raises `WrongUsage` if there is no
-        such server, or if several are configured and the repository is named without one."""
+        such server, or if several are configured and the name doesn't include one."""
         server = server_of(repository)
         if server in self.connections:
             return self.connections[server], lakefs_id(repository)
         if self.servers == ("",):
             raise WrongUsage(
-                f"the repository '{repository}' is named with a server, '{server}', but there is only {self.where}. "
+                f"the name '{repository}' includes a server, '{server}', but only {self.where} is configured. "
                 f"Leave out '{server}/', or configure several servers {_WHERE_CONFIGURED}."
             )
         names = ", ".join(self.servers)
         raise WrongUsage(
             f"there is no server '{server}' for '{repository}': {names} are configured {_WHERE_CONFIGURED}."
             if server
-            else f"'{repository}' doesn't say which server it is on: {names}. Call it "
+            else f"'{repository}' doesn't say which server it is on ({names}). Use "
             f"{repository_on(self.servers[0], repository)}, for example."
         )
 
@@ -110,7 +110,7 @@ class LakeFS:
         return replace(pagination.repository(connection, name), id=repository)
 
     def repositories(self) -> Iterator[Repository]:
-        """Every repository that these credentials may list, on all servers. Raises an error if one server can't be
+        """Every repository that these credentials may list, on all servers. Raises an error if any server can't be
         read."""
         for server in self.servers:
             yield from self.repositories_on(server)
@@ -214,7 +214,7 @@ class LakeFS:
     def dump_refs(self, repository: str) -> RefsDump | None:
         """Have the server dump all branches, commits and tags to tables. Returns the tables' ids.
 
-        Returns None if these credentials or this server don't allow a dump.
+        Returns None if these credentials don't allow a dump, or this server doesn't support it.
 
         Commits are dumped before branches, so the commit of a branch head can be missing if it was created in between
         (formats §2).

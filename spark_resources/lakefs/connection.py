@@ -29,7 +29,7 @@ _POOL_REPR = re.compile(r"^HTTPS?Connection(Pool)?\([^)]*\): ")
 
 @dataclass(frozen=True, slots=True)
 class ApiCall:
-    """One API call: the SDK's class and method, a description for messages (`what`), and the permission it needs.
+    """One API call: the SDK's class and method, what it gets or sets (for messages), and the permission it needs.
 
     A `slow` call gets the longer read timeout. A call that `changes` something is described as such in messages.
     """
@@ -217,8 +217,8 @@ class Connection:
         if is_permanent_tls_error(cause):
             return Unavailable(
                 f"{failure}: no trusted TLS connection ({cause}). If your own certificate authority issued the "
-                f"server's certificate, set {self.settings.ca_bundle_setting} to its certificate file. If the server "
-                "uses plain HTTP, the endpoint must start with http://."
+                f"server's certificate, set {self.settings.ca_bundle_setting} to the file with the authority's "
+                "certificate. If the server uses plain HTTP, the endpoint must start with http://."
             )
         return Transient(
             f"{failure}: {full_stop(cause)} Check that the server is running and that the endpoint "

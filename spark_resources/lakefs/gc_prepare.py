@@ -70,7 +70,8 @@ def prepare_uncommitted(connection: Connection, name: str) -> UncommittedLists:
         pages += 1
         if run_id not in ("", body.nonempty_text("run_id")):
             raise DamagedData(
-                f"{body.what}: page {pages} belongs to a different run from the first page. Try again.", invariant=3
+                f"{body.what}: page {pages} and the first page belong to different runs. Run the same command again.",
+                invariant=3,
             )
         run_id = body.nonempty_text("run_id")
         if location := body.text("gc_uncommitted_location"):
@@ -102,8 +103,8 @@ def _uncommitted_page(connection: Connection, name: str, run_id: str, token: str
         repository(connection, name)  # raises if the repository itself is missing
         reason = f", {response.message}" if response.message else ""
         raise Unavailable(
-            f"lakeFS at {connection.where} can't list staged objects ({response.status}{reason}): servers before 0.87 "
-            "lack this call. Without this list, nothing can be collected. Upgrade the server."
+            f"lakeFS at {connection.where} can't list staged objects ({response.status}{reason}): versions before "
+            "0.87 lack this call. Without this list, nothing can be collected. Upgrade the server."
         )
     raise connection.error_for(call, response)
 
@@ -121,7 +122,7 @@ def _page_request(run_id: str, token: str) -> Any:
 def dump_refs(connection: Connection, name: str) -> RefsDump | None:
     """Have the server dump the references. Returns the ids of the tables.
 
-    Returns None if these credentials or this server don't allow a dump.
+    Returns None if these credentials don't allow a dump, or this server doesn't support it.
     """
     what = f"a dump of the references of repository '{name}'"
     call = ApiCall("InternalApi", "dump_refs", what, _DUMP, slow=True)

@@ -74,7 +74,7 @@ def table_key(table_id: str) -> str:
 
 
 def read_table(place: Place, table_id: str, *, referrer: str) -> bytes:
-    """The bytes of a table; `referrer` describes in messages what refers to it.
+    """The bytes of a table; `referrer` says, for messages, what refers to the table.
 
     Raises `DamagedData` (invariant 3) if the table is missing: a missing table is never treated as an empty one.
     """
@@ -148,7 +148,7 @@ def metarange_tasks(spark: Callable[[], SparkSession], metaranges: Sequence[str]
 
 
 def metarange_reader(place: Place) -> Step:
-    """A step that maps ids of metaranges to METARANGE_RANGES."""
+    """A step that maps metarange ids to rows of METARANGE_RANGES."""
 
     def read(batches: Batches) -> Batches:
         ids = (table_id for batch in batches for table_id in batch.column(0).to_pylist())
@@ -318,8 +318,8 @@ def check_all_read(report: TaskReport, *, ranges: int, entries: int) -> None:
     counters = report.counters
     if (counters["ranges"], counters["entries"]) != (ranges, entries):
         raise DamagedData(
-            f"{plural(counters['ranges'], 'range')} with {plural(counters['entries'], 'entry')} were read, expected "
-            f"{ranges:,} with {entries:,}. The incomplete result was not used. Run the same command again.",
+            f"lakegc read {plural(counters['ranges'], 'range')} with {plural(counters['entries'], 'entry')}, but "
+            f"expected {ranges:,} with {entries:,}. The incomplete result was not used. Run the same command again.",
             invariant=3,
         )
 

@@ -14,7 +14,7 @@ from spark_resources.settings import Settings
 
 
 class LakeFSResource(ConfigurableResource[LakeFS]):
-    """Provides a client. Fields that are left out come from `LAKEGC_*` variables and lakectl's configuration.
+    """Provides a client. Environment variables (`LAKEGC_*`) and lakectl's configuration supply omitted fields.
 
     Pass the secret as an `EnvVar` or leave it out: Dagster shows a resource's plain values in its UI.
     """
@@ -22,7 +22,7 @@ class LakeFSResource(ConfigurableResource[LakeFS]):
     endpoint_url: str | None = Field(default=None, description="http(s)://host[:port], with or without /api/v1")
     access_key_id: str | None = Field(default=None, description="access key id of a lakeFS user")
     secret_access_key: str | None = Field(
-        default=None, description="pass it as an EnvVar, not as plain text", repr=False
+        default=None, description="its secret access key, as an EnvVar, not as plain text", repr=False
     )
     ca_bundle: str | None = Field(
         default=None, description="file with the CA certificates that verify the server's certificate"

@@ -31,7 +31,7 @@ class ServerConfig:
         if storage_id in self.blockstores:
             return self.blockstores[storage_id]
         known = ", ".join(sorted(map(repr, self.blockstores)))
-        raise WrongUsage(f"the lakeFS server has no block store with storage id '{storage_id}'; it has {known}")
+        raise WrongUsage(f"the lakeFS server has no block store with storage id '{storage_id}', only {known}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Repository:
 
     @property
     def lakefs_id(self) -> str:
-        """The id without the server's name, as records in the namespace have it."""
+        """The id without the server's name, as in the records in the namespace."""
         return lakefs_id(self.id)
 
     @property
@@ -274,7 +274,7 @@ def rules(body: Body) -> Rules:
         branch = rule.nonempty_text("branch_id")
         if branch in days:
             raise DamagedData(
-                f"{body.what} include two for branch '{branch}', so its retention is unclear. Keep one in lakeFS.",
+                f"{body.what} include two for branch '{branch}', so it is unclear which applies. Remove one in lakeFS.",
                 invariant=3,
             )
         days[branch] = rule.number("retention_days")

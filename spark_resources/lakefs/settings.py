@@ -91,11 +91,11 @@ class LakeFSSettings:
 
     @classmethod
     def of(cls, settings: Settings) -> tuple[LakeFSSettings, ...]:
-        """The settings of each server. Raises `WrongUsage`, with advice on how to set it, if one is missing."""
+        """The settings of each server. Raises `WrongUsage`, with advice, if one of them is missing."""
         if not settings.servers:
             return (_of_single_server(settings),)
         found = tuple(_of_server(settings, server, name) for name, server in settings.servers.items())
-        # the repositories of a single server are named without it
+        # names of repositories don't include the server if there is only one
         return found if len(found) > 1 else (replace(found[0], server=""),)
 
 
@@ -130,7 +130,7 @@ def _missing_credential(server: Settings | ServerSettings) -> str | None:
 
 
 def _complete(settings: Settings, server: Settings | ServerSettings, name: str = "") -> LakeFSSettings:
-    """The settings of one server, none of which is missing, with the timeouts, retries and concurrency for all."""
+    """The complete settings of one server, with the timeouts, retries and concurrency that apply to all servers."""
     assert server.endpoint_url is not None
     assert server.access_key_id is not None
     assert server.secret_access_key is not None

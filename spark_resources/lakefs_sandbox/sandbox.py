@@ -208,7 +208,7 @@ def _listening_socket(port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise Unavailable(
-            f"the sandbox can't listen on {LOOPBACK}:{port}: {error.strerror}. Choose another one with "
-            "--port, or any free one with --port 0."
+            f"the sandbox can't listen on {LOOPBACK}:{port}: {error.strerror}. Choose another port with --port, or any "
+            "free port with --port 0."
         ) from error
     return listener

@@ -62,7 +62,8 @@ class Announcement(Record):
     def damaged_error(cls, where: str, why: str) -> DamagedData:
         return DamagedData(
             f"{where} is not a valid announcement of an approval ({why}). No policy approves this mark. Find out who "
-            "wrote the file, and withdraw it with 'lakegc revoke'. To sweep the mark, approve it yourself.",
+            "wrote the file, and withdraw the announcement with 'lakegc revoke'. To sweep the mark, approve it "
+            "yourself.",
             invariant=7,
         )
 

@@ -81,15 +81,16 @@ def unrecorded_files(place: Place, record: MarkRecord, recorded: list[Part]) -> 
 def remove_unrecorded_files(place: Place, record: MarkRecord) -> None:
     """Delete leftovers of retried tasks from the folders of a mark, right before it is finished.
 
-    Must not be called for a finished mark, where extra files were added by someone else. Raises `DamagedData` if one
-    can't be deleted.
+    Must not be called for a finished mark: extra files there were added by someone else. Raises `DamagedData` if a
+    leftover can't be deleted.
     """
     leftovers = unrecorded_files(place, record, list(recorded_parts(place, record)))
     failed = delete_own_files(place.store(), leftovers)
     if failed:
         raise DamagedData(
             f"{failed[0].key} in {place.store().where} was probably left by a retried task and can't be "
-            f"deleted ({failed[0].code}). Grant lakegc permission to delete under _lakefs/retention/gc/.",
+            f"deleted ({failed[0].code}). Grant lakegc permission to delete under _lakefs/retention/gc/, and run the "
+            "same command again.",
             invariant=12,
         )
 
@@ -124,13 +125,13 @@ def files_to_retire(place: Place, record: MarkRecord, *, keep: Collection[str]) 
         for listed in page.objects
         if listed.key.startswith(removed) and not listed.key.startswith(kept)
     ]
-    # without its record, a re-verification is no longer read; with it, its files have to be complete
+    # records first: a re-verification without a record is never read, but one with a record must have all its files
     return sorted(files, key=lambda listed: not listed.key.endswith("/mark.json"))
 
 
 def _kept_restore_files(place: Place, mark_id: str) -> Iterator[str]:
-    """The key of the newest file about restored objects, for each kind of such files. An incremental mark whose base
-    mark is older than such a file has to look up all objects of this mark, so it becomes a full mark."""
+    """The key of the newest file in each of RESTORE_FOLDERS. An incremental mark whose base mark is older than such a
+    file would have to look up all objects of this mark again, so it becomes a full mark."""
     for folder in RESTORE_FOLDERS:
         files = [file for page in place.store().pages(mark_folder(mark_id) + folder) for file in page.objects]
         if files:

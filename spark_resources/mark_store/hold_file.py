@@ -252,7 +252,7 @@ def parse_hold(fields: Mapping[str, Any]) -> Hold:
 def parse_configured_holds(tables: Iterable[Mapping[str, Any]], where: str) -> tuple[Hold, ...]:
     """The holds with these fields, from settings. Values may be numbers, booleans or dates instead of text.
 
-    Raises `WrongUsage`, naming `where` they come from, if one is invalid or two have the same id.
+    `where` is their source, for messages. Raises `WrongUsage` if one is invalid or two different ones have the same id.
     """
     holds: dict[str, Hold] = {}
     for table in tables:
@@ -345,7 +345,7 @@ def _root(data: bytes, where: str) -> yaml.Node:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise BadHolds(where, [HoldProblem(1, f"the file is not YAML ({error})")]) from None
     if node is None:
-        raise BadHolds(where, [HoldProblem(1, "the file is empty. Write 'holds: []' for no holds, or delete it")])
+        raise BadHolds(where, [HoldProblem(1, "the file is empty. Write 'holds: []' for no holds, or delete the file")])
     return node
 
 

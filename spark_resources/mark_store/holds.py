@@ -27,7 +27,7 @@ from spark_resources.stores.prefetch import fetch_in_parallel
 
 HOLDS_KEY = MARKS_ROOT + "holds.yaml"
 SIGNED = b"# signed by lakegc: "
-RECORD_FOLDERS = ("", "theirs/")  # of records in a mark's folder: for lakegc's own mark, for a sweep of a foreign one
+RECORD_FOLDERS = ("", "theirs/")  # in a mark's folder: for the record of lakegc's own mark, or of a foreign one's sweep
 SWEEPABLE_STATES = frozenset({MarkState.MARKED, MarkState.APPROVED, MarkState.SWEPT_WITH_FAILURES})
 MAX_TRIES = 3
 

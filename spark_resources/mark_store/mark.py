@@ -4,7 +4,7 @@
     _lakefs/retention/gc/lakegc/<mark_id>/<asset>/…      each asset's Parquet
     _lakefs/retention/gc/unified/<mark_id>/deleted/…     the expired set in the reference collector's layout
 
-The record alone determines the state. A mark is finished when its record says so; that is the last write.
+The record alone determines the state. A mark is finished when its record says so; that update is its last write.
 """
 
 from __future__ import annotations
@@ -393,7 +393,7 @@ def unreadable_roots(place: Place) -> Iterator[str]:
 def previous_mark(place: Place, record: MarkRecord) -> PreviousMark | None:
     """The value of `MarkRecord.previous`: the newest earlier finished mark of the same repository and scope.
 
-    It lists the earlier marks with an unreadable record, because the mark to compare with may be among them. None if
+    It also lists earlier marks with an unreadable record, because the mark to compare with may be among them. None if
     there are no earlier marks of either kind.
     """
     identity = (record.repository, record.repository_created, record.namespace, record.scope)

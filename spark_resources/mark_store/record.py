@@ -88,8 +88,8 @@ class DatasetSummary(TypedDict):
 
 
 class Retirement(TypedDict):
-    """The retirement of a mark: when it began (by the store's clock), who began it, the mark's `state` before, and how
-    many files and bytes of lakegc's own it frees. `done` is false while some of them may still exist.
+    """The retirement of a mark: when it began (by the store's clock), who began it, the mark's `state` before, and the
+    number and size of the files that it removes. `done` is false while some of them may still exist.
     """
 
     when: TimeText

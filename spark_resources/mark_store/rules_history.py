@@ -1,4 +1,4 @@
-"""The record `rules_history.json` of a namespace: every change of the retention rules that lakegc made.
+"""The record `rules_history.json` of a namespace: every change that lakegc made to the retention rules.
 
 It is only for people who want to know who changed the rules and when. Nothing is kept or deleted because of it: marks
 and sweeps ask the server for the rules. Rules can also be changed without lakegc, so the newest change may be outdated.
@@ -26,7 +26,7 @@ MAX_TRIES = 3
 
 @dataclass(frozen=True, slots=True)
 class RulesChange(Record):
-    """One change of the rules: by whom, when (by the store's clock), and the rules before it (None: none) and after."""
+    """One change to the rules: who made it, when (by the store's clock), the rules before (None: none) and after."""
 
     who: str
     when: UtcTime
@@ -36,7 +36,7 @@ class RulesChange(Record):
 
 @dataclass(frozen=True, slots=True)
 class RulesHistory(Record):
-    """The newest changes of a namespace's rules, oldest first: up to MAX_CHANGES, and fewer if they are large."""
+    """The newest changes to a namespace's rules, oldest first: up to MAX_CHANGES, and fewer if they are large."""
 
     changes: AsInJson[tuple[RulesChange, ...]] = ()
     format: Annotated[int, require_format(RULES_HISTORY_FORMAT)] = RULES_HISTORY_FORMAT
@@ -51,8 +51,8 @@ class RulesHistory(Record):
     @classmethod
     def damaged_error(cls, where: str, why: str) -> DamagedData:
         return DamagedData(
-            f"{where} is not a valid history of the retention rules ({why}). No object is deleted because of it. Find "
-            "out who wrote it, and move it away to begin a new history."
+            f"{where} is not a valid history of the retention rules ({why}). It has no effect on what is deleted. Find "
+            "out who wrote it, and move it elsewhere to begin a new history."
         )
 
 

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from spark_resources.errors import shortened
 
-#: The maximum size of the rows that are in memory at once: of a whole file, or of one batch. Like that of a table.
+#: The maximum size of the rows that are in memory at once: of a whole file, or of one batch. The same as for a table.
 MAX_BYTES = 1 << 30
 _ROWS_PER_BATCH = 512  # decoded before their size is known; fewer would be slower
 

@@ -96,7 +96,7 @@ class Signature:
             if written.tzinfo is None or plain.keys() != {"format", "key", "written", "number", "hmac"}:
                 raise ValueError("unexpected fields, or a time without a zone")
             if not _HMAC.fullmatch(plain["hmac"]):
-                raise ValueError("not a hash")
+                raise ValueError("its HMAC is not 64 hexadecimal digits")
             return cls(str(plain["key"]), written.astimezone(UTC), plain["hmac"], int(plain["number"]))
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise Untrusted(f"{where} has an invalid signature ({shortened(error)}).") from error

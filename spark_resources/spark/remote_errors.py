@@ -179,7 +179,7 @@ def failure_reason(text: str) -> str:
 
 
 def _with_hint(reason: str, hints: Mapping[str, str]) -> str:
-    """A reason with the first of these hints whose words are in it."""
+    """The reason, followed by the first of these hints whose words it contains."""
     return next((f"{full_stop(reason)} {hint}" for words, hint in hints.items() if words in reason), reason)
 
 

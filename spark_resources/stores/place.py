@@ -24,7 +24,7 @@ class Place:
 
     `capabilities` are the findings of a probe; None means the provider's defaults. `seal` signs the namespace's
     records; None if no signing key is set. `server` is the name of the repository's lakeFS server, "" if it is the only
-    one: records in the namespace don't have it.
+    one: records in the namespace don't contain it.
     """
 
     namespace: Namespace

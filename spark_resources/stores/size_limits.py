@@ -17,7 +17,7 @@ PIECE = 1 << 20  # bytes
 
 @dataclass(frozen=True, slots=True)
 class SizeLimit:
-    """What the key of an object of this kind ends with, as a regular expression, and how many bytes it may have."""
+    """A kind of object: its name for messages, a pattern that matches the end of its keys, and its maximum size."""
 
     kind: str
     pattern: str

@@ -91,10 +91,13 @@ def test_the_message_of_a_failure_says_what_to_do(error: BaseException, kind: Fa
     [
         (
             "OSError: [Errno 28] No space left on device",
-            "No space left on device. Free some space there, or set TMPDIR",
+            "No space left on device. Free some disk space, or set TMPDIR",
         ),
-        (": java.io.IOException: No space left on device\n\tat x", "No space left on device. Free some space there"),
-        ("numpy.core._exceptions.MemoryError: 3 GiB", "3 GiB. Use a machine with more memory, or fewer tasks at once"),
+        (": java.io.IOException: No space left on device\n\tat x", "No space left on device. Free some disk space"),
+        (
+            "numpy.core._exceptions.MemoryError: 3 GiB",
+            "3 GiB. Use a machine with more memory, or run fewer tasks at once",
+        ),
         ("pyarrow.lib.ArrowMemoryError: malloc of size 9", "malloc of size 9. Use a machine with more memory"),
         ("OSError: [Errno 24] Too many open files: 'x'", "ulimit -n"),
         (

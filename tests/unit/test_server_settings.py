@@ -47,7 +47,7 @@ def test_the_only_server_of_a_fleet_file_needs_no_name(tmp_path: Path) -> None:
     (only,) = LakeFSSettings.of(load(tmp_path, PROD, {"LAKEGC_SERVERS_PROD_SECRET_ACCESS_KEY": "prod-secret"}))
 
     assert only.server == ""
-    with pytest.raises(WrongUsage, match="'prod/lake' is named with a server, 'prod', but there is only https://prod"):
+    with pytest.raises(WrongUsage, match="'prod/lake' includes a server, 'prod', but only https://prod"):
         LakeFS(only).route("prod/lake")
 
 

@@ -254,7 +254,7 @@ def _error_of_response(error: ErrorResponse, what: str, where: str) -> LakegcErr
         )
     if error.status == 404:
         return Unavailable(
-            f"{failure} (HTTP {error.status}): the response isn't from Cloud Storage. Check LAKEGC_GCS_ENDPOINT_URL."
+            f"{failure} (HTTP {error.status}). The response isn't from Cloud Storage: check LAKEGC_GCS_ENDPOINT_URL."
         )
     failure = f"{failure} (HTTP {error.status}). Try again. If the error persists, check the bucket's quotas."
     return Transient(failure, after_s=retry_after_s(error.headers)) if is_transient(error) else Unavailable(failure)

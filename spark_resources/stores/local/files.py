@@ -33,7 +33,8 @@ class NotAnObject(OSError):
 
 
 def modified_at(status: os.stat_result) -> datetime:
-    """The modification time of a file. One that no datetime can hold becomes the latest that can: the file is young."""
+    """The modification time of a file. One that no datetime can hold becomes the latest possible time, so the file
+    counts as young."""
     try:
         return datetime.fromtimestamp(status.st_mtime_ns / 1e9, UTC)
     except (ValueError, OverflowError, OSError):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _UNCHANGED_KEY = re.compile(r"[A-Za-z0-9_=-][A-Za-z0-9._=-]*(/[A-Za-z0-9_=-][A-Za-z0-9._=-]*)*")
 """Keys that every client sends unchanged: obstore would fold `//` and `/./`."""
 _CREDENTIALS_VALID_FOR = timedelta(minutes=10)  # boto3 renews credentials that expire sooner
-_OBJECT_TIMEOUT_FACTOR = 30  # the timeout for a whole object, in read timeouts (which are per piece)
+_OBJECT_TIMEOUT_FACTOR = 30  # the timeout for a whole object, as a multiple of the read timeout, which is per piece
 _thread_owner: list[int] = []  # the id of the process that started obstore's threads; empty before that
 
 
