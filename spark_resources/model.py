@@ -270,9 +270,9 @@ class Namespace:
                 "slashes or dots"
             )
         raise Refused(
-            f"the address {address} {what}. If the address is in this namespace, a live object would look like "
-            "garbage, so lakegc stops here. Compare the repository's storage namespace with the address, and "
-            "report this form of address to lakegc's developers.",
+            f"the address {address} {what}. A live object could look like garbage, so lakegc stops here. Compare the "
+            "address with the repository's storage namespace and with lakegc's settings. If these are correct, report "
+            "this form of address to lakegc's developers.",
             invariant=5,
         )
 

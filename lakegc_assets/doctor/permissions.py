@@ -65,7 +65,7 @@ def list_objects(lakefs: LakeFS, repository: Repository) -> Result:
     branch = repository.default_branch
     lakefs.list_objects(repository.id, branch, amount=1)
     next(islice(lakefs.uncommitted_diff(repository.id, branch), 1), None)
-    return ok(f"the objects and the uncommitted changes of {branch} were listed")
+    return ok(f"the objects and the uncommitted changes on {branch} were listed")
 
 
 def read_object(lakefs: LakeFS, repository: Repository) -> Result:

@@ -212,7 +212,7 @@ def _verify_sha256(hashed: HashingIterator, sha256: str | None, key: str, where:
     written."""
     yield from hashed
     if sha256 not in (None, hashed.sha256):
-        raise Differs(f"the content of {key!r} in {where} differs from what was copied there: it was altered")
+        raise Differs(f"the content of {key!r} in {where} doesn't match its recorded SHA-256: it was altered")
 
 
 def is_comparable(checksum: str | None) -> bool:

@@ -178,8 +178,9 @@ class LakeFS:
         heads = self._references(call, repository, show_hidden=True)
         if not heads:
             raise DamagedData(
-                f"{call.what}: the server lists none, but every repository has a default branch. Live objects can't "
-                "be determined. Check the server, and the permissions of these credentials.",
+                f"the server lists no branches of repository '{repository}', but every repository has a default "
+                "branch, so live objects can't be determined. Check the server, and the permissions of these "
+                "credentials.",
                 invariant=3,
             )
         return heads
@@ -221,7 +222,7 @@ class LakeFS:
         """
         return gc_prepare.dump_refs(*self.route(repository))
 
-    # --- the lists for collectors -----------------------------------------------------------------------------------
+    # --- the lists for garbage collection ---------------------------------------------------------------------------
 
     def prepare_commits(self, repository: str, *, progress: Progress | None = None) -> str | None:
         """Have the server list the retained commits. Returns the location of its CSV; None if there are no rules."""
@@ -308,12 +309,12 @@ class LakeFS:
         return ServedPage(objects, offset)
 
     def uncommitted_diff(self, repository: str, branch: str, *, after: str = "") -> Iterator[Change]:
-        """The uncommitted changes of the branch (path added, changed or removed) after `after`, compared by content.
+        """The uncommitted changes on the branch (path added, changed or removed) after `after`, compared by content.
 
         Changes can repeat if paths aren't UTF-8 (see `responses.is_exact`). If the server can't read a record, it ends
         the diff early without an error (formats §2): see `staged_diff`.
         """
-        what = f"the uncommitted changes of '{branch}' in repository '{repository}'"
+        what = f"the uncommitted changes on '{branch}' in repository '{repository}'"
         call = ApiCall("BranchesApi", "diff_branch", what, "fs:ListObjects")
         return self._changes(call, repository, after, branch=branch)
 
@@ -323,7 +324,7 @@ class LakeFS:
 
         Raises `Unavailable` if the server can't read a record: unlike the uncommitted diff, this one doesn't end early.
         """
-        what = f"the staged changes of '{branch}' in repository '{repository}'"
+        what = f"the staged changes on '{branch}' in repository '{repository}'"
         call = ApiCall("RefsApi", "diff_refs", what, "fs:ListObjects")
         refs = {"left_ref": f"{branch}@", "right_ref": f"{branch}$", "type": "two_dot"}
         return self._changes(call, repository, after, **refs)

@@ -196,8 +196,8 @@ class Connection:
             return NotFound(f"{failure}: it doesn't exist{reason} Check the name.")
         if response.status in (404, 405, 501):
             return Unavailable(
-                f"{failure}: the server doesn't support this call (HTTP {response.status}){reason} It may be too old: "
-                "upgrade it. Otherwise check that the endpoint is lakeFS."
+                f"{failure}: the server doesn't support this call (HTTP {response.status}){reason} The server may "
+                "be too old: upgrade it. Otherwise check that the endpoint is a lakeFS server."
             )
         if response.status == 429 or response.status >= 500:
             return Unavailable(

@@ -1,4 +1,4 @@
-"""Parses the lists that the server prepares for collectors (formats §2): retained commits and staged addresses.
+"""Parses the lists that the server prepares for garbage collection (formats §2): retained commits, staged addresses.
 
 Pure: bytes of CSV or Parquet in, values out. Both lists determine which objects are kept, so anything unreadable raises
 `DamagedData` (invariant 3).

@@ -1,4 +1,4 @@
-"""Requests files that the server writes to the namespace: lists for collectors, dumps of references (formats §2).
+"""Requests files that the server writes to the namespace: lists for garbage collection, and dumps (formats §2).
 
 Each call can be repeated: it writes the files of a new run, and leaves those of older runs, which lakegc may read,
 unchanged.

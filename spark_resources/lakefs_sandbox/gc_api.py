@@ -1,4 +1,4 @@
-"""The server's API for collectors: rules, retained commits, staged addresses, refs dumps (formats §2, §5, §6)."""
+"""The server's API for garbage collection: rules, retained commits, staged addresses, refs dumps (formats §2, 5, 6)."""
 
 from __future__ import annotations
 

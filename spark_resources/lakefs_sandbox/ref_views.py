@@ -146,7 +146,7 @@ class Views(References):
             start = page[-1].path + b"\x00"
 
     def uncommitted_changes(self, branch: str, *, start: str = "") -> Iterator[Change]:
-        """The uncommitted changes of a branch from a path onwards. As on the server, addresses aren't compared."""
+        """The uncommitted changes on a branch from a path onwards. As on the server, addresses aren't compared."""
         return self._changes(branch, self._staged_from(branch, start.encode()))
 
     def uncommitted_changes_until_unreadable(self, branch: str, *, start: str = "") -> Iterator[Change]:

@@ -1,4 +1,4 @@
-"""Routes: retention rules, lists prepared for collectors, refs dumps (formats §2)."""
+"""Routes: retention rules, lists prepared for garbage collection, refs dumps (formats §2)."""
 
 from __future__ import annotations
 

@@ -34,10 +34,10 @@ class Sandbox:
     """A lakeFS-compatible server on loopback. The folder `root` keeps its data from one start to the next.
 
     `port` 0 chooses a free port. `oversights` are the omissions of a real server in the lists that it prepares for
-    collectors; all of them by default. `uncommitted_page_size` is the number of addresses per page of the uncommitted
-    list, `range_entries` the average number of entries per range. Objects are also in the folder, unless `place` names
-    an object store for them. `request_log` is called with one line per request. `faults` are the faults of a real
-    server to inject when staged objects are listed; none by default.
+    garbage collection; all of them by default. `uncommitted_page_size` is the number of addresses per page of the
+    uncommitted list, `range_entries` the average number of entries per range. Objects are also in the folder, unless
+    `place` names an object store for them. `request_log` is called with one line per request. `faults` are the faults
+    of a real server to inject when staged objects are listed; none by default.
 
     As a context manager, it starts and stops the server. `repository` and `create` use the same data and also work
     without the server.

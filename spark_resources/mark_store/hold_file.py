@@ -477,7 +477,7 @@ def _checked_edit(data: bytes, wanted: tuple[Hold, ...], where: str) -> bytes:
             if parse_holds(text, where) == wanted:
                 return text
     ids = ", ".join(hold.id for hold in wanted)
-    raise WrongUsage(f"some of the text of these holds can't be written as YAML: {ids}. Use plainer text.")
+    raise WrongUsage(f"some text in these holds can't be written as YAML: {ids}. Use simpler text.")
 
 
 def render_holds(holds: Iterable[Hold]) -> bytes:

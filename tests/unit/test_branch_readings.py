@@ -157,7 +157,7 @@ def test_changes_that_only_the_uncommitted_diff_shows_are_an_error() -> None:
     the next attempt."""
     server = Branch({}, uncommitted={"a": "added"})
 
-    with pytest.raises(Unavailable, match=r"shows uncommitted changes of 'main' in repository 'lake'"):
+    with pytest.raises(Unavailable, match=r"shows uncommitted changes on 'main' in repository 'lake'"):
         diff(server)
     assert server.asked == ["staged", "uncommitted"] * 3
 
@@ -167,7 +167,7 @@ def test_changes_that_only_the_uncommitted_diff_shows_are_an_error() -> None:
 )
 def test_a_diff_that_ends_with_an_error_is_an_error(changes: dict[str, str], position: str) -> None:
     """The error names the branch and the last path before the unreadable record."""
-    with pytest.raises(Unavailable, match=f"of 'main' in repository 'lake' {position}.*Cause: a damaged record"):
+    with pytest.raises(Unavailable, match=f"on 'main' in repository 'lake' {position}.*Cause: a damaged record"):
         diff(Branch(changes, errors=[Unavailable("a damaged record")]))
 
 

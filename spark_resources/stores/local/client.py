@@ -136,7 +136,9 @@ class Folder:
     def _fail(self, action: str, key: str, error: OSError) -> NoReturn:
         what = f"could not {action} {key!r} in {self.where}: {error.strerror or error}"
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise Forbidden(f"{what}. Run lakegc as a user with permission, or grant it to this user.") from error
+            raise Forbidden(
+                f"{what}. Run lakegc as a user with the necessary permissions, or grant them to this user."
+            ) from error
         if error.errno == errno.ENAMETOOLONG:
             raise WrongUsage(what) from error
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
