@@ -14,7 +14,7 @@ from tests.support import fake_gcs as gcs_server
 from tests.support import s3_servers, store_providers
 from tests.support.store_providers import Provider
 
-# The longest modules, each that mostly waits followed by two that mostly compute, so that no core is idle meanwhile.
+# The longest modules, each that mostly waits followed by two that mostly compute, so that no core is idle.
 LONGEST_FIRST = (
     "ui/test_ui.py", "property/test_model.py", "sweep/test_other_repositories.py",
     "sweep/test_objects_that_become_live.py", "sweep/test_sweeps.py", "property/test_model_of_sweeps.py",

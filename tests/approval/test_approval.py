@@ -74,7 +74,7 @@ def test_no_summary_is_written_unless_the_approval_hands_the_mark_over(lake: Lak
 
 
 def test_an_expired_approval_can_be_renewed(lake: Lake) -> None:
-    """Until then, the status is 'approval expired', and no sweep starts."""
+    """Until it is renewed, the status is 'approval expired', and no sweep starts."""
     lake.add_mark()
     approval = lake.approve(until=lake.now + timedelta(hours=1))
     late = approval.until
@@ -246,7 +246,7 @@ def test_an_approval_with_the_wrong_digest_is_refused(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("early", [timedelta(0), timedelta(minutes=1), timedelta(days=400)])
-def test_an_approval_dated_before_the_mark_finished_is_refused(lake: Lake, early: timedelta) -> None:
+def test_an_approval_that_is_not_dated_after_the_end_of_its_mark_is_refused(lake: Lake, early: timedelta) -> None:
     """Nobody can have reviewed the set before the mark was finished."""
     lake.add_mark()
 
@@ -321,9 +321,8 @@ def test_an_approval_that_would_already_have_expired_is_refused(lake: Lake) -> N
     assert_refused(lake, WrongUsage, "has passed", until=lake.now - timedelta(seconds=1))
 
 
-def test_a_store_without_conditional_writes_is_refused(lake: Lake) -> None:
-    """Two people who approve at the same time could overwrite each other's approval. The setting for a single
-    deployment allows such a store."""
+def test_a_store_without_conditional_writes_is_refused_except_for_a_single_deployment(lake: Lake) -> None:
+    """Otherwise, two people who approve at the same time could overwrite each other's approval."""
     lake.add_mark()
     capabilities = replace(lake.place.store().capabilities, conditional_writes=False)
     weak = replace(lake.proposal(), target=replace(lake.target, place=replace(lake.place, capabilities=capabilities)))
@@ -517,7 +516,7 @@ def test_an_approval_is_refused_if_the_holds_have_changed_since_the_mark(lake: L
     lake.verify()
 
 
-# --- keys that may not be deleted ------------------------------------------------------------------------------------
+# --- keys that must not be deleted ------------------------------------------------------------------------------------
 
 PLANTED = (
     "_lakefs/5678",
@@ -539,9 +538,9 @@ PLANTED = (
 
 
 @pytest.mark.parametrize("key", PLANTED)
-def test_a_mark_with_a_key_outside_the_namespace_cannot_be_approved(lake: Lake, key: str) -> None:
-    """A mark with a key outside the namespace, or with one that leads out of it, is refused even though all its hashes
-    match.
+def test_a_mark_with_a_key_that_must_never_be_deleted_cannot_be_approved(lake: Lake, key: str) -> None:
+    """The key is outside the namespace, leads out of it, or can't be that of a candidate. The mark is refused even
+    though all its hashes match.
 
     treeverse/lakeFS#4221
     """
@@ -607,7 +606,8 @@ def test_approving_writes_the_summary_last_and_revoking_removes_it_first(
 def test_an_approval_whose_revocation_was_interrupted_does_not_count(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once the record is written, the approval no longer counts. A new revocation or approval replaces what is left."""
+    """Once the mark's record is written, the approval no longer counts. Another revocation or approval replaces what is
+    left."""
     lake.add_mark()
     approval = lake.approve()
     with monkeypatch.context() as patch:
@@ -723,8 +723,10 @@ def test_a_slow_revocation_does_not_end_a_later_approval(lake: Lake, monkeypatch
     lake.verify()
 
 
-def test_a_summary_written_during_a_revocation_is_removed(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process that wrote it finds that the approval was revoked, and removes it."""
+def test_a_summary_written_after_its_approval_was_revoked_is_removed(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process that wrote the summary finds that the approval was revoked, and removes the summary."""
     lake.add_mark()
     written = approve.write_reference_summary
 

@@ -107,11 +107,11 @@ UNUSUAL: Mapping[str, dict[str, Any]] = {
     "1 mark can't be read: m-1": {"previous": {"mark_id": "m0", "counts": BEFORE, "unreadable": ["m-1"]}},
     "inventory": {"inventory": {"where": "s3://i"}},
 }
-"""Changes of a mark that qualifies, by what the policy then says."""
+"""Changes to a mark that qualifies, by the words in which the policy then refuses it."""
 
 
 def test_marks_that_do_not_qualify_are_not_announced(fleet: Fleet) -> None:
-    """The sentence says why. Ten of a thousand objects are exactly the allowed share."""
+    """The decision says why. Ten of a thousand objects are exactly the allowed share."""
     fleet.add_marks()
     for number, (words, changes) in enumerate(UNUSUAL.items(), 2):
         mark_id = f"m{number}"
@@ -255,7 +255,7 @@ def test_nothing_is_announced_or_approved_while_clocks_differ(fleet: Fleet, monk
 def test_a_mark_that_two_daemons_approve_at_once_is_approved_once(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both find that the mark is due. One of them writes the approval, and the other one stops."""
+    """Both find that the mark is due. One of them writes the approval; the other one is refused or finds it."""
     announced(fleet).wait(DAY + HOUR)
     both, check = threading.Barrier(2), auto_approval.check_unchanged
 
@@ -544,7 +544,7 @@ def test_the_setting_sweep_quarantine_applies_to_sweeps_without_an_option(fleet:
 # --- what people see --------------------------------------------------------------------------------------------------
 
 
-def test_status_and_review_show_an_announcement_and_how_to_withdraw_it(fleet: Fleet, lakegc: Lakegc) -> None:
+def test_status_and_review_show_an_announcement_and_how_to_revoke_it(fleet: Fleet, lakegc: Lakegc) -> None:
     settings, name = fleet.lake.sandbox.settings, fleet.lake.name
     announced(fleet)
     due, policy = f"{fleet.announcement().due:%Y-%m-%d %H:%M} UTC", fleet.announcement().policy

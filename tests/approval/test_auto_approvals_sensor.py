@@ -44,7 +44,7 @@ class Daemon:
     others: tuple[str, ...] = ()
 
     def tick(self, **options: str) -> str:
-        """Evaluate the sensor once, with these options of the settings from now on. Returns the message of the tick."""
+        """Evaluate the sensor once, with these settings from now on. Returns the message of the tick."""
         self.fleet.options |= options
         included = ",".join((self.fleet.lake.name, *self.others))
         with environment({**self.fleet.known, "repositories_include": included}), self.context(None) as context:
@@ -101,7 +101,9 @@ def test_an_approval_that_a_killed_daemon_did_not_report_is_reported_by_the_next
     assert len(daemon.events()) == 1
 
 
-def test_an_approval_that_an_earlier_version_reported_under_its_key_is_not_reported_again(daemon: Daemon) -> None:
+def test_an_approval_that_an_earlier_version_reported_under_another_partition_key_is_not_reported_again(
+    daemon: Daemon,
+) -> None:
     """If it were, the sensor of approved sweeps would start a second sweep."""
     daemon.fleet.approve()
     given = daemon.fleet.tick()
@@ -145,17 +147,17 @@ def test_a_repository_without_auto_approve_is_left_alone(daemon: Daemon) -> None
 
 def test_a_slow_repository_is_evaluated_once_and_reported_by_a_later_tick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tick doesn't wait for it, and the next tick doesn't start it again."""
-    goes_on, begun = threading.Event(), []
+    may_continue, begun = threading.Event(), []
 
     def decide(name: str) -> Decision:
         begun.append(name)
         if name == "slow":
-            assert goes_on.wait(60)
+            assert may_continue.wait(60)
         return Decision(f"{name} is decided")
 
     monkeypatch.setattr(sensor, "TICK_TIMEOUT_S", 0.2)
     ticks = [sensor.decide_all(["slow", "quick"], decide) for _ in range(2)]
-    goes_on.set()
+    may_continue.set()
     monkeypatch.setattr(sensor, "TICK_TIMEOUT_S", 60)
     ticks.append(sensor.decide_all(["slow", "quick"], decide))
 

@@ -104,9 +104,9 @@ def test_the_reference_collectors_own_summary_is_never_removed(lake: Lake) -> No
     propose(lake.target, "t1", now=lake.now)
 
     assert (lake.folder / folder.removesuffix("deleted/") / "summary.json").exists()
-    refuses_handing_over = {"for_reference": True, "now": lake.now + timedelta(seconds=5)}
+    handed_over = {"for_reference": True, "now": lake.now + timedelta(seconds=5)}
     with pytest.raises(WrongUsage, match="was made by the reference collector"):
-        lake.approve("t1", **refuses_handing_over)
+        lake.approve("t1", **handed_over)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -151,7 +151,7 @@ def test_a_foreign_mark_without_a_successful_summary_is_refused(lake: Lake, summ
 @pytest.mark.parametrize("key", ["_lakefs/x", "../x", "data/../_lakefs/x", "s3://b/data/x", "other/x", "dummy", ""])
 @pytest.mark.parametrize("layout", ["unified", "committed"])
 def test_a_foreign_mark_with_a_key_that_must_never_be_deleted_is_refused(lake: Lake, layout: str, key: str) -> None:
-    """A single such row in any of the files refuses the whole mark."""
+    """One such row is enough for the whole mark to be refused."""
     write_foreign_mark(lake, layout, ("data/s/a",), ("data/s/b", key))
 
     assert_refused(lake, Refused, "no sweep may delete", "part-00001", repr(key))
@@ -179,7 +179,7 @@ def test_a_foreign_mark_in_another_repositorys_namespace_is_refused(lake: Lake) 
     assert_refused(lake, Refused, "belonging to another repository", "pond")
 
 
-def test_an_approval_dated_before_a_foreign_marks_newest_file_is_refused(lake: Lake) -> None:
+def test_an_approval_that_is_not_dated_after_a_foreign_marks_newest_file_is_refused(lake: Lake) -> None:
     """The summary counts as one of its files."""
     write_foreign_mark(lake)
     summary = lake.place.store().stat(f"{GC_ROOT}unified/t1/summary.json").modified

@@ -55,7 +55,7 @@ def json_output(settings: Mapping[str, str], home: Path, *arguments: str) -> Any
 
 
 @pytest.mark.timeout(900)
-def test_a_mark_and_its_sweep_are_exact_even_if_a_worker_is_killed(
+def test_a_mark_and_its_sweep_are_exact_even_if_a_worker_is_killed_during_the_mark(
     sandbox: Sandbox, spark: Cluster, proxy: StoreProxy, tmp_path: Path
 ) -> None:
     """The mark finds exactly the garbage although a worker is killed while it runs, and its sweep deletes exactly that.

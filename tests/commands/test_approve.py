@@ -1,4 +1,4 @@
-"""A really made mark can be approved, and every byte of it counts."""
+"""A mark that the command line made can be approved, and every byte of it counts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.command_line import Lakegc
 
 
 def test_a_mark_with_hostile_keys_is_approved_unless_a_byte_was_added_to_it(hostile: Marked, lakegc: Lakegc) -> None:
-    """With one more byte in any of its files it is refused."""
+    """With one more byte in any of its files, the mark is refused."""
     mark = json.loads(hostile.made.out)
     tripped = [brake["name"] for brake in mark["brakes"] if brake["tripped"]]
     releases = [option for name in tripped for option in ("--release", name, "--because", "a test")]
@@ -25,8 +25,8 @@ def test_a_mark_with_hostile_keys_is_approved_unless_a_byte_was_added_to_it(host
         path.write_bytes(whole)
         assert outcome.code == 3, f"{path}: {outcome.err}"
     approved = lakegc(hostile.settings, *arguments)
-    taken_back = lakegc(hostile.settings, "revoke", hostile.repository, "m1")
+    revoked = lakegc(hostile.settings, "revoke", hostile.repository, "m1")
 
     assert tripped == ["share"]
     assert approved.code == 0, approved.err
-    assert taken_back.code == 0, taken_back.err
+    assert revoked.code == 0, revoked.err

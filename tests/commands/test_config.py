@@ -20,13 +20,13 @@ brake_share = 0.1
 
 @pytest.fixture
 def fleet(tmp_path: Path) -> dict[str, str]:
-    """Settings that name a fleet file, with a secret in a variable."""
+    """Settings that name a fleet file, with a secret in an environment variable."""
     (tmp_path / "fleet.toml").write_text(FLEET)
     return {"config": str(tmp_path / "fleet.toml"), "signing_key": "5e" * 32}
 
 
 def test_the_values_for_a_repository_are_shown_with_their_origins(lakegc: Lakegc, fleet: dict[str, str]) -> None:
-    """Sections for other repositories aren't, and neither are secrets."""
+    """Sections for other repositories are left out, and secrets aren't shown."""
     lake = json.loads(lakegc.output(fleet, "config", "check", "lake-a", "--format", "json"))
     other = json.loads(lakegc.output(fleet, "config", "check", "other", "--format", "json"))
 
@@ -41,7 +41,7 @@ def test_the_values_for_a_repository_are_shown_with_their_origins(lakegc: Lakegc
     assert "brake_share" not in other["settings"]
 
 
-def test_an_invalid_section_for_any_repository_fails_the_check(
+def test_an_invalid_section_for_another_repository_fails_the_check(
     lakegc: Lakegc, fleet: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "fleet.toml").write_text(f"{FLEET}mark_cron = 'nightly'\n")
@@ -51,7 +51,7 @@ def test_an_invalid_section_for_any_repository_fails_the_check(
     )
 
 
-def test_a_check_without_a_fleet_file_says_so_and_names_the_variable_for_one(lakegc: Lakegc) -> None:
+def test_a_check_without_a_fleet_file_says_so_and_names_the_variable_that_sets_one(lakegc: Lakegc) -> None:
     output = lakegc.output({}, "config", "check", "--defaults")
 
     assert "There is no fleet file" in output

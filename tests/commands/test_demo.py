@@ -57,7 +57,7 @@ class Demo:
         return Path(printed)
 
     def table(self, title: str) -> list[list[str]]:
-        """The rows of one of its tables, cell by cell."""
+        """The rows of one of the demo's tables, cell by cell."""
         rows = self.done.stdout.split(title)[1].split("└")[0].splitlines()
         return [[cell.strip() for cell in row.strip("│").split("│")] for row in rows if row.startswith("│")]
 
@@ -138,7 +138,7 @@ def test_commits_are_retained_and_expired_as_documented(demo: Demo) -> None:
 
 
 def test_the_demo_writes_only_to_its_own_folder_and_reveals_no_secret(demo: Demo) -> None:
-    """No secret of the environment is written or printed."""
+    """No secret from the environment is written or printed."""
     files = [path for path in demo.folder.rglob("*") if path.is_file()]
 
     assert list(demo.home.iterdir()) == []
@@ -165,7 +165,7 @@ def settings_in(text: str) -> Mapping[str, str]:
 
 
 def test_the_commands_that_the_demo_prints_work(demo: Demo, lakegc: Lakegc) -> None:
-    """The sandbox serves at the printed address, its settings lead to the mark, and it exits cleanly."""
+    """The sandbox serves at the printed address and exits cleanly, and the printed settings lead to the mark."""
     command = [LAKEGC, "sandbox", "up", "--folder", str(demo.folder), "--port", "0"]
     with subprocess.Popen(command, env=fresh(demo.home), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         try:

@@ -1,4 +1,4 @@
-"""The demo with its objects in each of the stores that lakegc knows, on a real server."""
+"""The demo with its objects in each kind of object store that lakegc knows, on a real server."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ def as_settings(provider: Provider) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("provider", ["seaweedfs", "gcs", "azure"], indirect=True)
-def test_the_demo_gives_the_same_result_in_every_store(provider: Provider, lakegc: Lakegc, tmp_path: Path) -> None:
-    """With one option, the demo marks, backs up, sweeps and restores. A second demo at the same place is refused."""
+def test_the_demo_gives_the_same_result_in_every_object_store(
+    provider: Provider, lakegc: Lakegc, tmp_path: Path
+) -> None:
+    """With the option --store, the demo marks, backs up, sweeps and restores. A second demo there is refused."""
     place, settings = provider.uri(), as_settings(provider)
 
     output = lakegc.output(settings, "demo", "--folder", str(tmp_path / "one"), "--store", place)

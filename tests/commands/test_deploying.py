@@ -63,15 +63,15 @@ def units() -> list[Path]:
     return sorted([*EXAMPLES.glob("*.service"), *EXAMPLES.glob("*.timer")])
 
 
-def skip_loudly(sentence: str) -> None:
+def skip_with_warning(sentence: str) -> None:
     warnings.warn(sentence, stacklevel=2)
     pytest.skip(sentence)
 
 
-# --- each by its own tool -------------------------------------------------------------------------------------------
+# --- each example, checked by its own tool ----------------------------------------------------------------------------
 
 
-def test_the_compose_file_is_valid_by_the_compose_specification() -> None:
+def test_the_compose_file_matches_the_compose_specification() -> None:
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
     checked = subprocess.run([*command, EXAMPLES / "compose.yaml"], capture_output=True, text=True, check=False)
 
@@ -79,16 +79,16 @@ def test_the_compose_file_is_valid_by_the_compose_specification() -> None:
 
 
 @pytest.mark.parametrize("part", kubernetes(), ids=lambda part: f"{part['kind']} {part['metadata']['name']}")
-def test_each_kubernetes_object_is_valid_by_the_schema_of_kubernetes(part: dict[str, Any]) -> None:
+def test_each_kubernetes_object_matches_the_kubernetes_schema(part: dict[str, Any]) -> None:
     kubernetes_validate.validate(part, KUBERNETES, strict=True)
 
 
 def test_systemd_accepts_the_units(tmp_path: Path) -> None:
-    """It warns about an unknown key and succeeds, so that any output counts. The programs are replaced: they aren't
-    installed where the units expect them."""
+    """systemd-analyze only warns about an unknown key, so any output fails the test. The programs are replaced: they
+    aren't installed where the units expect them."""
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
-        skip_loudly("no systemd-analyze on this machine: the units of docs/deploying are not verified")
+        skip_with_warning("no systemd-analyze on this machine: the units of docs/deploying are not verified")
     for unit in units():
         content = re.sub(r"^(ExecStart=)/opt/lakegc\S+", r"\1/bin/true", unit.read_text(encoding="utf-8"), flags=re.M)
         (tmp_path / unit.name.replace("@", "@lake-main")).write_text(content)
@@ -102,7 +102,7 @@ def test_systemd_accepts_the_units(tmp_path: Path) -> None:
 def instructions() -> list[tuple[str, tuple[str, ...], tuple[str, ...]]]:
     """The instructions of the Dockerfile, by Docker's own parser: name, flags and values."""
     if importlib.util.find_spec("dockerfile") is None:
-        skip_loudly("no package dockerfile for this machine: the Dockerfile of docs/deploying is not parsed")
+        skip_with_warning("no package dockerfile for this machine: the Dockerfile of docs/deploying is not parsed")
     dockerfile = importlib.import_module("dockerfile")
     parsed = dockerfile.parse_file(str(EXAMPLES / "Dockerfile"))
     return [(line.cmd, line.flags, line.value) for line in parsed]
@@ -224,7 +224,7 @@ def test_the_web_server_is_reachable_only_from_its_own_machine_or_cluster() -> N
     assert "Ingress" not in {part["kind"] for part in kubernetes()}
 
 
-def test_every_container_runs_without_privileges_on_a_file_system_that_it_cannot_change() -> None:
+def test_every_container_runs_without_privileges_and_with_a_read_only_file_system() -> None:
     for name in ("code", "webserver", "daemon"):
         service, pod = services()[name], pods()[name]
         assert service["read_only"]
@@ -251,7 +251,7 @@ def test_the_examples_agree_with_each_other_and_with_lakegc() -> None:
     assert os.path.commonpath(re.findall(r"=(/var/lib/\S+)", unit)) == "/var/lib/lakegc"
 
 
-def test_the_page_names_every_example() -> None:
+def test_the_page_on_deploying_links_every_example() -> None:
     page = (ROOT / "docs" / "deploying.md").read_text(encoding="utf-8")
 
     assert [path.name for path in EXAMPLES.iterdir() if f"(deploying/{path.name})" not in page] == []

@@ -22,8 +22,8 @@ from spark_resources.mark_store.hold_file import parse_holds
 from spark_resources.settings import Settings
 from tests.support.documented_commands import PAGES, README, ROOT, shown_commands, usage_error
 
-OF_MODULES = {"architecture.md", "contributing.md"}
-OF_PACKAGES = ("lakegc_assets", "spark_resources")
+PAGES_WITH_MODULE_NAMES = {"architecture.md", "contributing.md"}
+PACKAGES = ("lakegc_assets", "spark_resources")
 NAMES = [page.name for page in PAGES]
 LONGEST_LINE, LONGEST_README, LONGEST_PARAGRAPH = 120, 250, 6
 NOT_OURS = {
@@ -175,7 +175,7 @@ def test_environment_variables_named_on_a_page_belong_to_existing_settings(page:
 
 def test_every_invariant_that_is_cited_by_number_is_explained() -> None:
     listed = set(re.findall(r"^\| (\d+) \| \[", text(ROOT / "docs" / "how-it-decides.md"), re.MULTILINE))
-    modules = [path for package in OF_PACKAGES for path in (ROOT / package).rglob("*.py")]
+    modules = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
     mentions = [mention for path in modules for mention in re.findall(r"invariants?[ =](\d[\d, and]*)", text(path))]
     named = {number for mention in mentions for number in re.findall(r"\d+", mention)}
 
@@ -260,10 +260,10 @@ def test_modules_named_on_a_page_exist_and_only_two_pages_name_modules(page: Pat
     modules = [name.replace(".", "/") + ".py" for name in re.findall(r"\btests\.\w+\.\w+", text(page))]
 
     assert [path for path in [*paths, *modules] if not (ROOT / path).exists()] == []
-    assert page.name in OF_MODULES or [*paths, *modules] == []
+    assert page.name in PAGES_WITH_MODULE_NAMES or [*paths, *modules] == []
 
 
 @a_page
-def test_no_page_has_the_marks_of_an_unresolved_merge(page: Path) -> None:
+def test_no_page_has_merge_conflict_markers(page: Path) -> None:
     marks = ("<<<<<<< ", "=======", ">>>>>>> ")
     assert [line for line in text(page).splitlines() if line.startswith(marks)] == []

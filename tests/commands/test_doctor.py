@@ -124,7 +124,7 @@ def test_spark_is_started_only_on_request(doctor: Any, sandbox: Sandbox) -> None
 # --- broken set-ups -------------------------------------------------------------------------------------------------
 
 
-def test_a_server_that_does_not_respond_is_reported(doctor: Any, sandbox: Sandbox, name: str) -> None:
+def test_an_unreachable_server_is_reported(doctor: Any, sandbox: Sandbox, name: str) -> None:
     """Checks that need the server are skipped; all others are made."""
     endpoint = f"http://127.0.0.1:{free_port()}"
     report = doctor({**sandbox.settings, "endpoint_url": endpoint}, name)
@@ -136,7 +136,7 @@ def test_a_server_that_does_not_respond_is_reported(doctor: Any, sandbox: Sandbo
     assert report.checks["machine: Java"]["status"] == "ok"
 
 
-def test_the_doctor_ends_within_its_time_limit_if_a_server_never_responds(
+def test_a_server_that_accepts_connections_but_never_responds_is_reported_as_timed_out(
     doctor: Any, sandbox: Sandbox, name: str
 ) -> None:
     """The server accepts connections."""
@@ -192,7 +192,7 @@ def test_an_invalid_fleet_file_is_reported(doctor: Any, sandbox: Sandbox, name: 
     assert str(file) in report.text("configuration: fleet file")
 
 
-def test_a_missing_java_installation_is_reported_with_its_home(
+def test_a_missing_java_installation_is_reported_with_the_folder_in_java_home(
     doctor: Any, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))

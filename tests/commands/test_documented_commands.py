@@ -335,7 +335,7 @@ def test_documented_extras_exist() -> None:
 
 
 def test_the_functions_for_notebooks_work_as_shown(world: World) -> None:
-    """The addresses in it are placeholders that no object has."""
+    """The addresses in the example are placeholders that no object has."""
     questions = (ROOT / "docs" / "questions.md").read_text(encoding="utf-8")
     [block] = re.findall(r"^```python\n(.*?)^```$", questions, re.MULTILINE | re.DOTALL)
     world.reach("current")

@@ -138,10 +138,9 @@ def test_every_address_of_a_foreign_mark_is_reviewed(lakegc: Lakegc, sandbox: Sa
     assert GONE in lakegc(sandbox.settings, "review", lake, "m1", "--list").out
 
 
-def test_a_summary_that_disagrees_with_the_files_is_shown_beside_their_count(
+def test_the_count_of_a_summary_is_shown_beside_that_of_the_files_if_they_disagree(
     lakegc: Lakegc, sandbox: Sandbox, lake: str
 ) -> None:
-    """Both counts are shown."""
     leave(place_of(sandbox, lake), "unified", "m1", ["data/s1/a"], summary_file=summary(22))
 
     shown_to_people = lakegc(sandbox.settings, "review", lake, "m1").out
@@ -159,7 +158,7 @@ def test_a_summary_that_disagrees_with_the_files_is_shown_beside_their_count(
         (parquet([["data/a"]], kind=pa.list_(pa.string())), "'address'"),  # type: ignore[list-item]
         (parquet(["data/a", None]), "1 row without an address"),  # type: ignore[list-item]
     ],
-    ids=["cut", "empty", "text", "another column", "another type", "null"],
+    ids=["truncated", "empty", "text", "another column", "another type", "null"],
 )
 def test_a_foreign_mark_with_one_damaged_file_is_refused_as_a_whole(
     lakegc: Lakegc, sandbox: Sandbox, lake: str, damage: bytes, words: str
@@ -195,9 +194,10 @@ def test_an_unknown_foreign_mark_is_refused(lakegc: Lakegc, sandbox: Sandbox, la
         lakegc(sandbox.settings, "review", lake, strange).stopped(2, "can't be a mark id")
 
 
-def test_lakegcs_own_marks_are_not_listed_as_foreign(lakegc: Lakegc, sandbox: Sandbox, lake: str) -> None:
-    """A mark with a folder of lakegc's is lakegc's, finished or not, even if other files of it have the reference
-    collector's layout."""
+def test_an_unfinished_mark_of_lakegc_is_not_taken_for_a_foreign_one(
+    lakegc: Lakegc, sandbox: Sandbox, lake: str
+) -> None:
+    """It has a folder among lakegc's own marks, although its other files have the reference collector's layout."""
     place = place_of(sandbox, lake)
     leave(place, "unified", "m1", ["data/s1/a"], summary_file=summary(1))
     place.store().write(f"{GC}lakegc/m1/namespace_slices/part-0.parquet", b"")

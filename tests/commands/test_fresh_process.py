@@ -79,7 +79,7 @@ class Shell:
             "DAGSTER_HOME": str(folder / "dagster"),
         }
         self._environment = cleared | quick_environment(sandbox.settings) | places
-        self._facts = {"backup": str(folder / "backup")}
+        self._placeholders = {"backup": str(folder / "backup")}
         self._ended: dict[str, Outcome] = {}
 
     def ended(self, name: str) -> Outcome:
@@ -92,10 +92,10 @@ class Shell:
         return self._ended[name]
 
     def _run(self, step: str) -> None:
-        arguments = [argument.format(**self._facts) for argument in STEPS[step]]
+        arguments = [argument.format(**self._placeholders) for argument in STEPS[step]]
         completed = self._ended[step] = (self._here if step in AGAIN else self._separate)(arguments)
         if step == "review":
-            self._facts["digest"] = json.loads(completed.out)["digest"]
+            self._placeholders["digest"] = json.loads(completed.out)["digest"]
 
     def _separate(self, arguments: Sequence[str]) -> Outcome:
         completed = subprocess.run(

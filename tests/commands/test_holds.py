@@ -124,7 +124,7 @@ def test_a_check_omits_columns_that_are_empty_for_every_hold(held: Held) -> None
     assert [heading in both for heading in ("objects", "commits", "beyond the rules", "tags")] == [True] * 3 + [False]
 
 
-def test_an_expired_hold_is_listed_as_such(held: Held) -> None:
+def test_an_expired_hold_is_listed_as_outdated(held: Held) -> None:
     """The server's clock decides."""
     held.write("holds:\n  - {id: old, tags: '*', owner: a, reason: b, until: 2020-01-01}\n")
 
@@ -165,7 +165,7 @@ def test_a_duplicate_id_and_an_unknown_id_are_refused(held: Held) -> None:
 
 
 @pytest.mark.parametrize("command", [("list",), ("check",), ("drop", "h"), ("add", "g", "--tags", "*", *WHOSE)])
-def test_a_file_with_one_error_is_refused_as_a_whole(held: Held, command: tuple[str, ...]) -> None:
+def test_a_holds_file_with_one_error_is_refused_as_a_whole(held: Held, command: tuple[str, ...]) -> None:
     """No command uses a part of it. The error names the line, and the file isn't changed."""
     text = "holds:\n  - {id: h, tags: '*', owner: a, reason: b}\n  - {id: i, tag: '*', owner: a, reason: b}\n"
     held.write(text)
@@ -207,7 +207,7 @@ def test_a_hold_on_commits_is_checked_only_if_the_whole_commit_graph_can_be_read
         held("check").stopped(3, "legal", "whole commit graph")
 
 
-def test_a_missing_file_means_no_holds(held: Held) -> None:
+def test_a_missing_holds_file_means_no_holds(held: Held) -> None:
     """A file with an empty list also means no holds, but such a file has a hash."""
     place = target_of(held.sandbox.settings, held.repository.id).place
 

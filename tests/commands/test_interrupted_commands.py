@@ -42,11 +42,11 @@ def started(sandbox: Sandbox, folder: Path, *arguments: str, **more: str) -> sub
         [sys.executable, "-m", "lakegc_assets.cli", *arguments],
         env=environment | {"DAGSTER_HOME": str(folder / "dagster"), "TMPDIR": str(folder / "tmp"), **more},
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509  # a shell's background is deaf
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509  # a shell's background jobs ignore it
     )  # fmt: skip
 
 
-def nothing_left(process: subprocess.Popen[str], folder: Path) -> None:
+def assert_nothing_left(process: subprocess.Popen[str], folder: Path) -> None:
     """Poll until no process of its session runs and none of its temporary files is there."""
     limit = time.monotonic() + LIMIT_S
     while (remaining := running_in(process.pid) or sorted((folder / "tmp").iterdir())) and time.monotonic() < limit:
@@ -73,7 +73,7 @@ def test_a_refusal_does_not_wait_for_spark_to_start(sandbox: Sandbox, tmp_path: 
 
     assert (process.returncode, error.count("lakegc:")) == (1, 1)
     assert "nothing" in error
-    nothing_left(process, tmp_path)
+    assert_nothing_left(process, tmp_path)
 
 
 def test_a_mark_fails_with_one_message_if_spark_cannot_start(sandbox: Sandbox, tmp_path: Path) -> None:
@@ -100,13 +100,13 @@ def test_an_interrupted_sweep_prints_the_command_that_resumes_it(lake: Lake, tmp
     assert (process.returncode, "Traceback" in error) == (130, False)
     assert "run the same command again to resume:\n" in error
     assert error.endswith(f" -m lakegc_assets.cli sweep {lake.name} m1\n")
-    nothing_left(process, tmp_path)
+    assert_nothing_left(process, tmp_path)
 
 
 def test_no_object_is_deleted_after_the_process_of_an_interrupted_sweep_has_ended(
     sandbox: Sandbox, tmp_path: Path
 ) -> None:
-    """It was interrupted in the middle of its deletes."""
+    """The sweep is interrupted in the middle of its deletes."""
     repository = sandbox.create("busy")
     paths = [f"garbage/{number}" for number in range(200)]
     files = [repository.objects.file(repository.put("main", path, b"garbage").address) for path in paths]
@@ -125,7 +125,7 @@ def test_no_object_is_deleted_after_the_process_of_an_interrupted_sweep_has_ende
     process.communicate(timeout=LIMIT_S)
     at_its_end = remaining()
 
-    nothing_left(process, tmp_path)
+    assert_nothing_left(process, tmp_path)
     assert process.returncode == 130
     assert remaining() == at_its_end
     assert 0 < at_its_end <= len(files) - 10
@@ -147,4 +147,4 @@ def test_an_interrupted_mark_prints_one_sentence_and_leaves_no_process_running(
         True,
         False,
     )
-    nothing_left(process, tmp_path)
+    assert_nothing_left(process, tmp_path)

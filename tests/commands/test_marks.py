@@ -134,7 +134,7 @@ def borders(row: str) -> int:
 
 
 def test_the_reference_collectors_layout_has_the_expired_set_and_no_summary(hostile: Marked) -> None:
-    """Without a summary it can't sweep. Keys that no line can hold are counted and not in the text list."""
+    """Without a summary, the reference collector can't sweep. Keys that don't fit on a line are counted, not listed."""
     folder = hostile.folder / GC / "unified/m1"
     text = "".join(path.read_bytes().decode() for path in (folder / "deleted.text").glob("*.txt")).split("\n")
     deleted = {
@@ -309,7 +309,7 @@ def test_the_latest_mark_is_the_finished_one_that_began_last(hostile: Marked, la
             shutil.rmtree(folder)
 
 
-def test_a_missing_repository_or_mark_is_an_error(hostile: Marked, pond: str, lakegc: Lakegc) -> None:
+def test_a_review_of_a_missing_repository_or_mark_is_refused(hostile: Marked, pond: str, lakegc: Lakegc) -> None:
     """The message says what to do next."""
     settings = hostile.settings
 

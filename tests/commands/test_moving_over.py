@@ -103,7 +103,7 @@ def commands_in_order() -> Sequence[str]:
 
 
 def test_the_steps_of_moving_over_run_in_a_sandbox_as_documented(lakegc: Lakegc, tmp_path: Path) -> None:
-    """One repository with an object of no commit, and with a mark that the reference collector made earlier."""
+    """The repository has an object that is in no commit, and an earlier mark of the reference collector."""
     with Sandbox(tmp_path / "sandbox") as sandbox:
         lake = sandbox.create("lake")
         lake.put("main", "kept", b"kept")

@@ -120,7 +120,7 @@ def test_staged_and_overwritten_objects_are_explained(asked: Asked) -> None:
 
 
 def test_objects_outside_the_namespace_and_metadata_are_explained_as_never_collected(asked: Asked) -> None:
-    """The object is an imported one, explained by its path and by its address."""
+    """The object outside the namespace is an imported one, explained by its path and by its address."""
     for arguments in (("imported",), (OUTSIDE,)):
         row = asked.row(*arguments)
         assert (row["address"], row["decision"]) == (OUTSIDE, "never collected")
@@ -145,7 +145,7 @@ def test_a_name_that_is_both_a_path_and_an_address_has_to_be_qualified(asked: As
         (("lakefs://another/main/a",), 2, ("is not a path of asked", "lakefs://REPOSITORY/BRANCH/PATH")),
     ],
 )
-def test_bad_input_is_refused_with_the_next_step(
+def test_unknown_names_and_contradictory_options_are_refused_with_an_explanation(
     asked: Asked, arguments: tuple[str, ...], code: int, words: tuple[str, ...]
 ) -> None:
     asked.lakegc(asked.sandbox.settings, "explain", asked.repository, *arguments).stopped(code, *words)
@@ -163,7 +163,7 @@ def test_pins_show_the_stale_branch_that_alone_keeps_objects_first(asked: Asked)
         assert words in text
 
 
-def test_notebooks_get_the_same_answers_as_arrow_tables(asked: Asked) -> None:
+def test_functions_for_notebooks_return_the_same_answers_as_arrow_tables(asked: Asked) -> None:
     with environment(asked.sandbox.settings):
         explained, pins = queries.explain(asked.repository, "a"), queries.pins(asked.repository)
 

@@ -32,8 +32,8 @@ FREES = "a delete frees the space and can't be undone"
 def swept(
     lake: Lake, outcomes: Mapping[str, tuple[Outcome, str]], mark_id: str = "m1", *, late: tuple[str, ...] = ()
 ) -> None:
-    """Leave a mark and its sweep as a sweep leaves them. Objects are one byte each; by address, they have an outcome
-    and its reason."""
+    """Write a mark and the report of its sweep, as a sweep leaves them. Objects are one byte each. `outcomes` has the
+    outcome of each address, and the reason for it."""
     lake.add_mark(list(outcomes), mark_id)
     at = lake.now
     rows = [
@@ -187,7 +187,7 @@ def shown_in_the_ui(lake: Lake, mark_id: str) -> dict[str, Any]:
     return {name: getattr(value, "value", value) for name, value in metadata.items()}
 
 
-ASIDE = {f"data/s/{name}": (Outcome.QUARANTINED, "") for name in "abc"}
+IN_QUARANTINE = {f"data/s/{name}": (Outcome.QUARANTINED, "") for name in "abc"}
 
 
 @pytest.mark.parametrize(
@@ -195,11 +195,11 @@ ASIDE = {f"data/s/{name}": (Outcome.QUARANTINED, "") for name in "abc"}
     [
         ({"data/s/a": (Outcome.DELETED, "")}, None, "deleted"),
         ({"data/s/a": (Outcome.RESCUED, "so")}, None, "nothing deleted"),
-        (ASIDE, None, "in quarantine"),
-        (ASIDE, {"restored": 3}, "undone"),
-        (ASIDE, {"purged": 3}, "purged"),
-        (ASIDE, {"restored": 1, "purged": 2}, "1 undone, 2 purged"),
-        (ASIDE, {"restored": 1, "failed": 2}, "2 in quarantine, 1 undone"),
+        (IN_QUARANTINE, None, "in quarantine"),
+        (IN_QUARANTINE, {"restored": 3}, "undone"),
+        (IN_QUARANTINE, {"purged": 3}, "purged"),
+        (IN_QUARANTINE, {"restored": 1, "purged": 2}, "1 undone, 2 purged"),
+        (IN_QUARANTINE, {"restored": 1, "failed": 2}, "2 in quarantine, 1 undone"),
     ],
 )
 def test_status_shows_the_outcome_of_a_sweep(
@@ -225,7 +225,7 @@ def test_a_report_offers_undo_and_purge_only_while_objects_are_in_quarantine(
     lake: Lake, lakegc: Lakegc, since: dict[str, int], left: str | None
 ) -> None:
     """After an undo or a purge, there is nothing left to restore or delete."""
-    swept(lake, ASIDE)
+    swept(lake, IN_QUARANTINE)
     lake.place.store().write(f"{mark_folder('m1')}quarantine.json", record_bytes({"format": 1, "objects": since}))
 
     output = lakegc.output(lake.sandbox.settings, "report", lake.name, "m1")

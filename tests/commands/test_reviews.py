@@ -48,7 +48,7 @@ def review(lakegc: Lakegc, sandbox: Sandbox, name: str, *options: str, **more: s
 def test_review_and_status_say_which_sweep_may_have_taken_some_of_the_objects_since(
     lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place
 ) -> None:
-    """Only sweeps of other marks that ended after the mark began and took anything count."""
+    """Only sweeps of other marks count that ended after the mark began and took at least one object."""
     reviewable(place, tables(ROWS), "m2")
     before, since = START - timedelta(hours=1), START + timedelta(hours=1)
     history = History().with_sweep(FinishedSweep("m0", before, 9, 90)).with_sweep(FinishedSweep("m3", since, 0, 0))

@@ -125,8 +125,8 @@ def test_rules_that_somebody_else_changed_in_the_meantime_are_not_overwritten(
     assert read_rules_history(lake.place).changes == ()
 
 
-def test_a_file_that_does_not_fit_the_repository_is_refused(lakegc: Lakegc, lake: Lake, tmp_path: Path) -> None:
-    """If it weren't refused, a misspelled branch would silently get the default."""
+def test_invalid_rules_and_rules_for_unknown_branches_are_not_set(lakegc: Lakegc, lake: Lake, tmp_path: Path) -> None:
+    """Otherwise, a misspelled branch would silently get the default."""
     set_rules(lakegc, lake, written(tmp_path, 7, mian=90)).stopped(2, "branch 'mian'", "Did you mean main?")
     set_rules(lakegc, lake, written(tmp_path, 0)).stopped(2, "no rules at all")
     set_rules(lakegc, lake, str(tmp_path / "missing.json")).stopped(2, "missing.json can't be read")

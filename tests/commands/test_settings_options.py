@@ -41,8 +41,8 @@ def test_an_unknown_setting_is_refused_and_the_closest_name_is_suggested(lake: L
     lakegc(settings, "--set", "backup_to", "status").stopped(2, "expected backup_to=VALUE")
 
 
-def test_holds_given_by_an_option_do_not_replace_those_of_the_variable(lakegc: Lakegc) -> None:
-    """Holds from all sources apply together, so an option that would hide others is refused."""
+def test_an_option_for_holds_is_refused_if_it_would_hide_other_holds(lakegc: Lakegc) -> None:
+    """Holds from all sources apply together."""
     lakegc({"holds": "[]"}, "--set", "holds=[]", "config", "check").stopped(
         2, "--set holds would override LAKEGC_HOLDS"
     )

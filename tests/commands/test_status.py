@@ -38,7 +38,7 @@ def written(still: Marked) -> Iterator[list[Path]]:
 
 
 def another(still: Marked, written: list[Path], mark_id: str, **changes: Any) -> None:
-    """A record like that of the finished mark, but for these changes."""
+    """Write a record like that of the finished mark, with these changes."""
     folder = still.folder / mark_folder(mark_id)
     folder.mkdir()
     written.append(folder)

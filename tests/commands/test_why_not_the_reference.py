@@ -44,7 +44,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
         names["sandbox"].stop()
 
 
-def test_the_reference_formula_loses_the_objects_that_the_page_says(shown: dict[str, Any]) -> None:
+def test_the_reference_formula_loses_the_objects_that_the_page_describes(shown: dict[str, Any]) -> None:
     """Whether a parent is lost depends on the ids of commits. All 20 are kept only once in a million runs."""
     values = dict(shown["values"])
     parents = values.pop("len(parents & reference_would_delete())")

@@ -1,5 +1,4 @@
-"""The graph as one page of text. Names come first, so that added or lost ones are the first difference; then the
-rest."""
+"""The graph as one page of text. Names come first, so that an added or missing name is the first difference."""
 
 from __future__ import annotations
 

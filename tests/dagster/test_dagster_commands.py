@@ -30,7 +30,7 @@ def ended(command: str) -> Result:
 
 
 def test_the_documented_commands_add_the_partition_that_a_new_mark_needs(tmp_path: Path) -> None:
-    """Dagster's own commands can't add one. The mark here is of a repository that doesn't exist."""
+    """Dagster's own commands can't add a partition. Here, the mark's repository doesn't exist."""
     for command in (f"python -c '{ADD}'", MATERIALIZE, EXECUTE):
         assert command.format("lake:m1") in PAGE
     with (

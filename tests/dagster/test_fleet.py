@@ -38,7 +38,7 @@ def freshness(
 
 
 def test_a_repository_without_a_recent_mark_is_reported(lake: Lake, instance: dg.DagsterInstance) -> None:
-    """Marks of other repositories, and materializations that somebody reported for an arbitrary text, don't hide it."""
+    """Marks of other repositories, and materializations that somebody reported for arbitrary texts, don't count."""
     report(instance, "expired_set", f"{lake.name}:m1")
     report(instance, "expired_set", "nonsense")
     new = lake.sandbox.create(f"{lake.name}-new").id
@@ -59,7 +59,7 @@ def test_a_repository_without_a_recent_mark_is_reported(lake: Lake, instance: dg
         (2, True, "the newest sweep is"),
     ],
 )
-def test_a_repository_that_is_never_swept_is_reported_if_objects_are_expired(
+def test_a_repository_with_expired_objects_is_reported_if_it_has_no_recent_sweep(
     lake: Lake, instance: dg.DagsterInstance, expired: int, swept: bool, expected: str
 ) -> None:
     report(instance, "expired_set", f"{lake.name}:m1", expired=9)
@@ -90,7 +90,7 @@ def mark_while_another_deployment_does(
 
 
 @pytest.mark.parametrize("tag", ["dagster/schedule_name", "dagster/sensor_name"])
-def test_the_run_of_a_mark_that_another_deployment_is_making_says_so_and_does_not_fail(
+def test_an_automatic_run_of_a_mark_that_another_deployment_is_making_says_so_and_does_not_fail(
     lake: Lake, instance: dg.DagsterInstance, tag: str
 ) -> None:
     """Both deployments have the same fleet file, and therefore the same times. The mark of the other one counts."""
@@ -121,7 +121,7 @@ def test_a_mark_that_a_person_started_fails_while_another_run_holds_the_lease(
         (None, Rules(7), "none → default 7 days"),
     ],
 )
-def test_changed_retention_rules_are_described(
+def test_the_retention_rules_are_described_only_if_they_have_changed(
     lake: Lake, before: Rules | None, after: Rules, expected: str | None
 ) -> None:
     lake.add_mark(mark_id="m0", rules=before)
@@ -134,8 +134,10 @@ def test_changed_retention_rules_are_described(
         assert (sentence or "").startswith("The retention rules have changed on the server since mark m0: " + expected)
 
 
-def test_changes_of_rules_since_an_unreadable_previous_mark_are_described_as_unknown(lake: Lake) -> None:
-    """The first mark has no previous one, so there is no sentence about changes."""
-    assert changed_rules(lake.add_mark(mark_id="first")) is None
+def test_no_rule_changes_are_described_for_the_first_mark(lake: Lake) -> None:
+    assert changed_rules(lake.add_mark()) is None
+
+
+def test_rule_changes_are_described_as_unknown_if_the_previous_mark_is_missing(lake: Lake) -> None:
     mark = lake.add_mark(previous={"mark_id": "m0", "unreadable": []})
     assert "since mark m0 is unknown: there is no mark m0" in (changed_rules(mark) or "")

@@ -30,13 +30,13 @@ def test_the_graph_equals_its_snapshot_in_graph_txt() -> None:
 
     assert list(now) == list(expected), snapshot.REFRESH
     for section in now:  # names come first, so the first difference is the shortest
-        assert now[section] == expected[section], f"{section} changed; where that is meant: {snapshot.REFRESH}"
+        assert now[section] == expected[section], f"{section} changed; if that is intended: {snapshot.REFRESH}"
 
 
 def test_commits_are_read_after_staged_addresses() -> None:
-    """`retained_commits` waits for `uncommitted_addresses`: an object moves from staging to a commit at any moment.
+    """`retained_commits` waits for `uncommitted_addresses`: an object may move from staging to a commit at any moment.
 
-    With commits read first, one that moves in between is on neither list, and would look like garbage.
+    If commits were read first, an object that moves in between would be on neither list, and would look like garbage.
     """
     assert key("uncommitted_addresses") in GRAPH.get(key("retained_commits")).parent_keys
 

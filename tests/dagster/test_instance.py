@@ -120,7 +120,7 @@ def test_the_ui_does_not_start_with_invalid_dagster_settings(home: Path, monkeyp
         serve_ui(home, host="127.0.0.1", port=1)
 
 
-def test_the_error_about_the_missing_package_names_the_extra(home: Path) -> None:
+def test_the_error_about_the_missing_postgres_package_names_the_extra(home: Path) -> None:
     os.environ.update(VARIABLES)
     with mock.patch.dict("sys.modules", {"dagster_postgres": None}), pytest.raises(WrongUsage) as caught:
         open_instance(home)
@@ -128,9 +128,7 @@ def test_the_error_about_the_missing_package_names_the_extra(home: Path) -> None
     assert "pip install 'lakegc[postgres]'" in str(caught.value)
 
 
-def test_a_database_that_does_not_answer_is_an_error_without_its_password(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreachable_database_is_reported_without_its_password(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dagster_postgres.utils.calculate_delay", lambda *_, **__: 0)
     os.environ.update({**VARIABLES, "DAGSTER_POSTGRES_HOST": "127.0.0.1", "DAGSTER_POSTGRES_PASSWORD": "for-nobody"})
     with pytest.raises(Unavailable) as caught:

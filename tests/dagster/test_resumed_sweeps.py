@@ -91,7 +91,7 @@ def test_a_failed_sweep_is_restarted_with_the_same_options(watched: Watched, job
 
 
 def test_a_failed_sweep_is_restarted_only_once_per_approval(watched: Watched) -> None:
-    """Afterwards, its page says what to do. The tags of runs remember the restart, even if the sensor's cursor is
+    """Afterwards, the sweep's page says what to do. The tags of runs record the restart, even if the sensor's cursor is
     reset."""
     before = watched.cursor
     watched.fail()
@@ -140,7 +140,7 @@ def test_a_run_that_was_created_but_not_launched_is_requested_again(watched: Wat
     assert [again.run_key for again in watched.tick()] == [request.run_key]
 
 
-def test_a_new_approval_permits_another_resumption(watched: Watched) -> None:
+def test_a_new_approval_permits_another_restart(watched: Watched) -> None:
     watched.fail()
     [first] = watched.tick()
     watched.fail(tags=first.tags)
@@ -172,7 +172,7 @@ def set_state(lake: Lake, state: MarkState, **changes: Any) -> None:
 
 
 @pytest.mark.parametrize("state", [MarkState.SWEPT, MarkState.MARKED])
-def test_a_sweep_that_has_since_been_finished_or_revoked_is_left_alone_without_a_message(
+def test_a_sweep_that_has_since_finished_or_lost_its_approval_is_left_alone_without_a_message(
     watched: Watched, state: MarkState
 ) -> None:
     """A person has already taken care of it."""
@@ -234,7 +234,7 @@ def test_a_mark_that_has_become_too_old_is_not_swept_again(watched: Watched) -> 
     assert "too old (brake_age)" in watched.advice()[0]
 
 
-def test_runs_of_other_jobs_and_sweeps_that_a_person_started_or_stopped_are_left_alone(watched: Watched) -> None:
+def test_runs_of_other_jobs_and_sweeps_that_were_run_in_a_terminal_or_canceled_are_left_alone(watched: Watched) -> None:
     """A person who stopped a sweep, or swept in a terminal, decides what happens next."""
     watched.fail(tags={COMMAND_LINE_TAG: "true"})
     watched.fail(backup_job.name)

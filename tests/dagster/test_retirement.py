@@ -71,7 +71,7 @@ def test_the_schedule_requests_one_run_each_morning(
     assert first == again != tomorrow
 
 
-def test_the_settings_of_one_repository_suffice_even_if_those_of_another_are_invalid(
+def test_the_settings_of_one_repository_suffice_for_a_run_even_if_those_of_another_are_invalid(
     settings: dict[str, str], instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Here, two sections of a fleet file contradict each other about lake-c."""
@@ -97,7 +97,7 @@ def test_a_tick_is_skipped_if_the_server_cannot_be_reached(
 
 
 @pytest.mark.parametrize("value", ["1h", "0", "90"])
-def test_ages_below_a_day_are_refused(
+def test_ages_below_a_day_or_without_a_unit_are_refused(
     settings: dict[str, str], instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, value: str
 ) -> None:
     """A missing unit or a zero must not retire every mark. The tick says what is wrong."""

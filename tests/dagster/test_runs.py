@@ -218,7 +218,7 @@ def test_each_asset_shows_a_summary_first_and_its_rows_duration_and_folder(
 
 
 def test_the_expired_set_shows_how_many_objects_and_bytes_expire(ran: Run) -> None:
-    """The totals of which they are a part are also shown."""
+    """The totals are also shown."""
     metadata = ran.materialized["expired_set"]
     expired_bytes, stored_bytes = metadata["expired_bytes"], metadata["stored_bytes"]
 
@@ -409,7 +409,7 @@ def test_checks_of_a_missing_mark_fail_with_one_sentence(world: World) -> None:
 
 
 def written(world: World, mark_id: str, **changes: Any) -> str:
-    """The finished mark's record under another id, with other values; the partition's key."""
+    """Write the finished mark's record under another id and with other values. Returns the partition's key."""
     record = json.loads((world.folder / RECORD).read_bytes())
     target = world.folder / RECORD.replace("m1", mark_id)
     target.parent.mkdir()
@@ -447,7 +447,7 @@ def test_checks_evaluate_the_record_in_the_namespace(world: World, ran: Run) -> 
     assert passed == {"inside_only", "ranges_whole"}
 
 
-def test_a_lost_java_process_is_a_failure_with_a_message() -> None:
+def test_a_lost_java_process_becomes_a_failure_with_an_explanation() -> None:
     """A stack trace of py4j would not say what happened, nor what to do."""
     from lakegc_assets.assets.results import reporting_failures
 

@@ -158,7 +158,7 @@ def test_a_repository_that_fails_its_preflight_gets_one_failing_run_and_delays_n
     night: Night, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The repository gets no further run until its failure changes or is resolved."""
-    fail_preflight(night, monkeypatch, "lake-b", "no rights in lake-b")
+    fail_preflight(night, monkeypatch, "lake-b", "no permission in lake-b")
     first, _ = night.evaluate_schedule()
     [failing] = [request for request in first if PREFLIGHT_TAG in request.tags]
     for request in first:
@@ -166,16 +166,16 @@ def test_a_repository_that_fails_its_preflight_gets_one_failing_run_and_delays_n
     second, _ = night.evaluate_schedule(OCCASION + timedelta(days=1))
 
     assert repositories(first) == {"lake-a", "lake-b", "lake-c"}
-    assert (failing.tags[REPOSITORY_TAG], failing.tags[PREFLIGHT_TAG]) == ("lake-b", "no rights in lake-b")
+    assert (failing.tags[REPOSITORY_TAG], failing.tags[PREFLIGHT_TAG]) == ("lake-b", "no permission in lake-b")
     assert repositories(second) == {"lake-a", "lake-c"}
 
     fail_preflight(night, monkeypatch, "lake-b", "lake-b is read-only")
     assert repositories(night.evaluate_schedule(OCCASION + timedelta(days=2))[0]) == {"lake-a", "lake-b", "lake-c"}
     monkeypatch.undo()
     with environment(night.sandbox.settings):
-        healed, _ = night.evaluate_schedule(OCCASION + timedelta(days=3))
-    assert repositories(healed) == {"lake-a", "lake-b", "lake-c"}
-    assert not any(PREFLIGHT_TAG in request.tags for request in healed)
+        recovered, _ = night.evaluate_schedule(OCCASION + timedelta(days=3))
+    assert repositories(recovered) == {"lake-a", "lake-b", "lake-c"}
+    assert not any(PREFLIGHT_TAG in request.tags for request in recovered)
 
 
 def test_a_preflight_failure_that_its_run_did_not_report_gets_another_run(
@@ -216,8 +216,8 @@ def test_a_repository_whose_preflight_times_out_is_marked_like_the_others(
 
 @pytest.mark.parametrize("mark_id", ["m1", "20261121T030000Z"])
 def test_a_repository_whose_mark_or_sweep_is_running_is_skipped_and_reported(night: Night, mark_id: str) -> None:
-    """Its lease shows this, even if another deployment holds it for a mark with the same id. No other repository is
-    affected, and an expired lease is ignored."""
+    """The repository's lease shows this, even if another deployment holds it for a mark with the same id. No other
+    repository is affected, and an expired lease is ignored."""
     hold_lease(target_of(night.sandbox.settings, "lake-a").place.store(), mark_id)
     hold_lease(target_of(night.sandbox.settings, "lake-b").place.store(), mark_id, for_=timedelta(seconds=-1))
 
@@ -285,7 +285,7 @@ def test_a_dead_run_is_recorded_as_failed_so_that_it_does_not_block_the_queue(
 def test_a_recreated_repository_gets_its_own_runs_and_reports(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a run of the deleted repository at the same time nor a problem that was reported for it counts."""
     monkeypatch.setenv("LAKEGC_REPOSITORIES_INCLUDE", "lake-a")
-    fail_preflight(night, monkeypatch, "lake-a", "no rights")
+    fail_preflight(night, monkeypatch, "lake-a", "no permission")
     [old], _ = night.evaluate_schedule()
     night.record_run(old, dg.DagsterRunStatus.FAILURE)
     assert night.evaluate_schedule(OCCASION + timedelta(days=1))[0] == []
@@ -384,7 +384,7 @@ def test_schedules_and_sensors_are_off_by_default() -> None:
 
 
 @pytest.mark.parametrize("job", [mark_job.name, sweep_job.name])
-def test_the_runs_of_every_partition_are_tagged_with_their_repository(job: str) -> None:
+def test_the_runs_of_every_valid_partition_are_tagged_with_their_repository(job: str) -> None:
     """Dagster's queue separates the runs of repositories by this tag, no matter who launches them."""
     job_definition = defs.resolve_job_def(job)
 

@@ -85,7 +85,7 @@ def test_a_mark_that_has_waited_too_long_is_reported_once(watched: Watched) -> N
     assert len(watched.reports()) == 1
 
 
-def test_a_mark_is_not_reported_before_its_time(watched: Watched) -> None:
+def test_a_mark_is_not_reported_before_it_has_waited_long_enough(watched: Watched) -> None:
     """By default, a mark is reported after two days. The sensor remembers it until then; it may be approved in the
     meantime."""
     watched.settings = {}
@@ -141,7 +141,7 @@ def swept(lake: Lake) -> None:
     ],
     ids=["approved", "revoked", "expired", "swept", "empty", "of a deleted repository", "missing"],
 )
-def test_only_marks_without_a_valid_approval_are_reported(
+def test_only_marks_that_still_wait_for_an_approval_are_reported(
     watched: Watched, prepare: Callable[[Lake], object], reported: bool
 ) -> None:
     """The namespace decides, whatever Dagster shows. No mark is checked twice."""

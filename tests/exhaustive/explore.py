@@ -271,7 +271,9 @@ class Exploration:
         """Whether `later` might as well come before the request, and `first` after it."""
         for other in self.successors(world):
             if other.operation == later.operation:
-                swapped = next((one for one in self.successors(other.world) if one.operation == first.operation), None)
+                swapped = next(
+                    (after for after in self.successors(other.world) if after.operation == first.operation), None
+                )
                 return (
                     swapped is not None
                     and swapped.world == later.world

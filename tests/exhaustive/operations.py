@@ -85,7 +85,7 @@ def moved_between(before: tuple[int, ...], after: tuple[int, ...]) -> int:
     return moved
 
 
-# --- changes of a world ---------------------------------------------------------------------------------------------
+# --- changes to a world ---------------------------------------------------------------------------------------------
 
 
 def _changed(world: World, repository: int, branch: int, new: Branch | None, *, commit: int | None = None) -> World:

@@ -145,7 +145,7 @@ class ReasonsToKeep(CommitReadings):
 
     def keep_unclear(self, memory: Memory, repository: int, branch: int) -> Memory:
         """Without a clear result, every candidate of the sizes probed at a branch is kept."""
-        if not self.has("a doubt keeps"):
+        if not self.has("unclear probes keep objects"):
             return memory
         wanted = decisions.sizes_of(self.universe, memory.candidates & ~memory.live)
         heads = [head for at, number, head in self.value(memory.heads) if (at, number) == (repository, branch)]

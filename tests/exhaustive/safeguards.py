@@ -170,7 +170,7 @@ SAFEGUARDS = (
         "identical content at the other path", operations=1,
     ),
     Safeguard(
-        "a doubt keeps", 2,
+        "unclear probes keep objects", 2,
         "Without a clear probe result, every candidate of this size is kept.",
         "identical content at the other path", operations=1, faults=1,
     ),
@@ -257,7 +257,7 @@ PAST = {
         kind="empty list",
     ),
     "other spelling": Past("committed by its full address", ("every spelling of an address",)),
-    "unread neighbour": Past("another repository stages it", ("an unread repository counts",), faults=1),
+    "unread neighbor": Past("another repository stages it", ("an unread repository counts",), faults=1),
     "forged base": Past(
         "a retained commit", ("earlier marks' ranges are read again",), faults=1, mark="incremental", kind="forged base"
     ),

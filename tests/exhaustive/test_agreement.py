@@ -64,7 +64,7 @@ def test_runs_of_the_model_end_like_real_ones_in_the_sandbox(tmp_path: Path) -> 
     assert whole > RUNS // 2
 
 
-def test_runs_of_the_model_include_every_kind_of_fault() -> None:
+def test_runs_of_the_model_include_every_kind_of_fault_that_can_be_replayed() -> None:
     """The exceptions are lost responses and delays, which need a store that responds late, and altered or forged
     files."""
     kinds = {fault.kind for run in varied_runs(100) for fault in run.faults}

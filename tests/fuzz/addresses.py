@@ -69,8 +69,8 @@ def _check_place(namespace: Namespace, data: bytes) -> None:
     if (address := _text(data)) is None:
         return
     for kind in AddressType:
-        one, column = _located(namespace, address, kind), _in_column(namespace, address, kind)
-        require(one == column, f"{address!r} ({kind!r}) in {namespace.uri}: {one!r} alone, {column!r} in a column")
+        alone, column = _located(namespace, address, kind), _in_column(namespace, address, kind)
+        require(alone == column, f"{address!r} ({kind!r}) in {namespace.uri}: {alone!r} alone, {column!r} in a column")
     value_or_refusal(partial(namespace.key, address), address, (Refused,))
 
 
@@ -86,9 +86,9 @@ def _check_rules(data: bytes) -> None:
             partial(rules.are_candidates, local_adapter=True),
         ),
     }
-    for name, (one, form) in forms.items():
+    for name, (alone, form) in forms.items():
         found = form(column).to_pylist()
-        require(found == [one], f"{name} of {address!r}: {one!r} alone, {found!r} in a column")
+        require(found == [alone], f"{name} of {address!r}: {alone!r} alone, {found!r} in a column")
     for local_adapter in (False, True):
         if rules.may_be_deleted(column, local_adapter=local_adapter).to_pylist() == [True]:
             parts = address.split("/")

@@ -1,4 +1,4 @@
-"""Random changes of inputs: of any bytes, of JSON, and of the contents of a table or a Parquet file."""
+"""Random changes to inputs: to any bytes, to JSON, and to the contents of a table or a Parquet file."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _change_bytes(changed: bytearray, random: Random) -> None:
 
 
 def mutate_json(data: bytes, random: Random) -> bytes:
-    """One or two changes of values, or of bytes."""
+    """One or two changes to values, or changes to bytes."""
     try:
         document = json.loads(data)
     except (ValueError, RecursionError):

@@ -130,7 +130,7 @@ def _seeds(schema: pa.Schema) -> list[bytes]:
 
 
 def _mutate(schema: pa.Schema, data: bytes, random: Random) -> bytes:
-    """A change of any bytes, or another file with a change in its columns."""
+    """Changes to any bytes, or another file with changes to its columns."""
     if random.random() < 0.6:
         return mutate_bytes(data, random)
     table = rows_of(schema)

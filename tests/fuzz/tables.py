@@ -224,7 +224,7 @@ def _block_seeds() -> list[bytes]:
 
 
 def _mutate_blocks(data: bytes, random: Random) -> bytes:
-    """A change of the contents of one block, or of its compression."""
+    """A change to the contents of one block, or to its compression."""
     parts = list(_parts(data[1:]))
     if not parts or random.random() < 0.1:
         return mutate_bytes(data, random)

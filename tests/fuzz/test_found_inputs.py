@@ -57,13 +57,14 @@ def test_a_listing_in_an_unknown_encoding_or_with_a_negative_size_is_refused(
             read(damaged)
 
 
-def test_the_parser_of_azure_listings_raises_only_errors_that_its_caller_expects() -> None:
+def test_the_parser_of_azure_listings_raises_a_lookup_error_for_an_unknown_encoding() -> None:
+    """Its caller reports the error as an invalid listing response."""
     with pytest.raises(LookupError):
         parse_azure_listing(b'<?xml version="1.0" encoding="utf-9"?><a/>')
 
 
 @pytest.mark.parametrize("field", [{"crc32c": ["AAAAAA=="]}, {"size": "-7"}])
-def test_a_listing_of_google_cloud_with_a_field_of_the_wrong_type_is_refused(field: dict[str, Any]) -> None:
+def test_a_listing_of_google_cloud_with_an_invalid_field_is_refused(field: dict[str, Any]) -> None:
     with pytest.raises(Unavailable, match="invalid listing response"):
         gcs_listing(json.dumps({**GCS_LISTING, "items": [GCS_OBJECT | field]}).encode())
 
@@ -110,7 +111,7 @@ def test_a_message_shows_only_the_beginning_of_a_long_text_from_outside() -> Non
      {"time_resolution": 1e308}],
     ids=str,
 )  # fmt: skip
-def test_recorded_capabilities_of_the_wrong_type_are_not_used(field: dict[str, Any]) -> None:
+def test_recorded_capabilities_of_the_wrong_type_or_size_are_not_used(field: dict[str, Any]) -> None:
     """If [False] counted as true, lakegc would assume that the store lists in byte order."""
     record = json.loads((RECORDED / "store.json").read_bytes())
     record["capabilities"] |= field
@@ -130,7 +131,7 @@ def test_a_list_of_files_with_an_impossible_file_is_refused(field: dict[str, Any
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"headers": 1, "metadata": {}}', '{"headers": {}, "metadata": {"a": 1}}'])
-def test_invalid_headers_in_a_copy_log_are_damaged_data(text: str) -> None:
+def test_invalid_headers_in_a_copy_log_are_refused(text: str) -> None:
     with pytest.raises(DamagedData, match="invalid headers"):
         properties_from_json(text, 1, NOON)
 

@@ -1,4 +1,4 @@
-"""Each target with its intact inputs, and with a few random changes of them; `python -m tests.fuzz` runs many more."""
+"""Each target with its intact inputs, and with a few random changes to them; `python -m tests.fuzz` runs many more."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class Lake:
         self.repository.put(branch, path, data)
         self.live[branch, path] = data
 
-    def is_whole(self) -> None:
+    def check_readable(self) -> None:
         """Check that every reader still gets all objects."""
         for (branch, path), data in self.live.items():
             assert self.repository.read(branch, path)[1] == data, (branch, path)
@@ -154,7 +154,7 @@ def test_an_outage_in_any_phase_leaves_the_result_unchanged(
 
     assert report.success
     assert lake.stored() == before - lake.garbage
-    lake.is_whole()
+    lake.check_readable()
     for phase in ("listing", "backing up", "deleting"):
         assert outages.felt[phase][0], phase
     for phase in ("staged", "re-verifying"):
@@ -230,4 +230,4 @@ def test_branches_created_and_deleted_in_any_phase_leave_the_result_unchanged(
     assert sum(backed_up["objects"].values()) == backed_up["objects"]["copied"] == len(marked.expired)
     assert report.success
     assert lake.stored() & before == before - lake.garbage
-    lake.is_whole()
+    lake.check_readable()

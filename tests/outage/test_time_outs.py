@@ -95,7 +95,9 @@ def test_no_request_to_a_silent_lakefs_server_waits_longer_than_its_time_limit(s
     assert time.monotonic() - started < LIMIT_S
 
 
-def test_no_notification_waits_longer_than_its_time_limit(silent: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_notification_and_no_push_of_metrics_waits_longer_than_its_time_limit(
+    silent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(metrics, "PUSH_TIMEOUT_S", READ_S)
     started = time.monotonic()
 

@@ -33,7 +33,7 @@ policies = st.builds(
     st.booleans(),
     st.sampled_from(["/backups", "/backups", None]),
 )
-facts = st.builds(
+inputs = st.builds(
     PolicyInputs,
     own=usually(True, False),
     state=usually(MarkState.MARKED, *MarkState),
@@ -58,8 +58,8 @@ def share(some: int, whole: int) -> Fraction:
     return Fraction(some, whole) if whole else Fraction(some > 0)
 
 
-@given(facts, policies)
-def test_no_mark_that_violates_a_condition_qualifies(mark: PolicyInputs, policy: Policy) -> None:
+@given(inputs, policies)
+def test_a_mark_qualifies_if_and_only_if_it_meets_every_condition(mark: PolicyInputs, policy: Policy) -> None:
     """The test states each condition once more, on its own and with exact numbers."""
     limit = Fraction(repr(policy.max_share))
     met = [

@@ -95,7 +95,7 @@ def test_objects_of_a_dropped_hold_expire_in_the_next_incremental_mark(lake: Lak
     assert freed.facts("expired_set")["candidates"] == with_hold.facts("expired_set")["candidates"] == 3
 
 
-def test_lost_files_of_the_base_mark_make_the_next_mark_full(lake: Lake) -> None:
+def test_altered_files_of_the_base_mark_make_the_next_mark_full(lake: Lake) -> None:
     """The mark records why it isn't incremental."""
     first = lake.mark("m1")
     lake.days(5)
@@ -129,16 +129,16 @@ def test_every_nth_mark_is_full_and_reports_objects_that_incremental_ones_missed
     stray = f"{lake.old.rpartition('/')[0]}/stray"
     lake.write(stray)
 
-    optimized, clean = lake.mark("m2", every=2), lake.mark("m3", every=2)
+    incremental, full = lake.mark("m2", every=2), lake.mark("m3", every=2)
 
-    assert optimized.record.is_incremental
-    assert not clean.record.is_incremental
-    assert clean.expired - optimized.expired == {stray}
-    assert (clean.facts("expired_set")["missed"], clean.facts("expired_set")["missed_names"]) == (1, [stray])
-    passed, measured = nothing_missed(clean.record)
+    assert incremental.record.is_incremental
+    assert not full.record.is_incremental
+    assert full.expired - incremental.expired == {stray}
+    assert (full.facts("expired_set")["missed"], full.facts("expired_set")["missed_names"]) == (1, [stray])
+    passed, measured = nothing_missed(full.record)
     assert not passed
     assert measured["names"] == stray
-    assert nothing_missed(optimized.record)[0]
+    assert nothing_missed(incremental.record)[0]
 
 
 def test_a_full_mark_also_becomes_due_after_incremental_marks_with_named_bases(lake: Lake) -> None:
@@ -160,13 +160,13 @@ def test_a_full_mark_also_becomes_due_after_incremental_marks_with_named_bases(l
     assert late in scheduled.expired
 
 
-@pytest.mark.parametrize("few", [0, 250_000])
-def test_an_incremental_mark_equals_a_full_one_for_any_number_of_addresses_per_task(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch, few: int
+@pytest.mark.parametrize("limit", [0, 250_000])
+def test_an_incremental_mark_equals_a_full_one_whether_or_not_addresses_are_broadcast(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, limit: int
 ) -> None:
     """Some ranges are no longer retained, and some of those are retained again."""
     for module in (incremental_comparison, reference_status):
-        monkeypatch.setattr(module, "MAX_BROADCAST_ADDRESSES", few)
+        monkeypatch.setattr(module, "MAX_BROADCAST_ADDRESSES", limit)
     lake.mark("m1")
     lake.put("staged", b"staged")
     lake.put("kept", b"replaced")
@@ -174,15 +174,15 @@ def test_an_incremental_mark_equals_a_full_one_for_any_number_of_addresses_per_t
     lake.put("staged", b"staged again")
     lake.write("data/stray")
     lake.days(20)
-    let_go, clean = lake.mark("m2"), lake.mark("m3", FULL_MARK)
+    incremental, full = lake.mark("m2"), lake.mark("m3", FULL_MARK)
     set_rules(lake.repository, Rules(90))
-    again, clean_again = lake.mark("m4"), lake.mark("m5", FULL_MARK)
+    again, full_again = lake.mark("m4"), lake.mark("m5", FULL_MARK)
 
-    assert let_go.record.is_incremental
+    assert incremental.record.is_incremental
     assert again.record.is_incremental
-    assert let_go.expired == clean.expired
-    assert {lake.old, "data/stray"} <= clean.expired
-    assert again.expired == clean_again.expired == {"data/stray"}
+    assert incremental.expired == full.expired
+    assert {lake.old, "data/stray"} <= full.expired
+    assert again.expired == full_again.expired == {"data/stray"}
 
 
 def test_an_address_whose_history_was_not_looked_up_stops_an_incremental_mark(
@@ -199,7 +199,7 @@ def test_an_address_whose_history_was_not_looked_up_stops_an_incremental_mark(
         lake.mark("m2")
 
 
-def test_an_incremental_mark_reads_known_branch_ranges_only_where_sizes_match(lake: Lake) -> None:
+def test_an_incremental_mark_reads_known_branch_ranges_only_if_sizes_match(lake: Lake) -> None:
     """If something unreferenced has the size of an entry, the mark has to know the paths of the entry's range."""
     lake.mark("m1")
     for table in lake.file("_lakefs/").glob("*"):
@@ -209,10 +209,10 @@ def test_an_incremental_mark_reads_known_branch_ranges_only_where_sizes_match(la
         lake.write(f"data/{name}", name.encode())
     lake.days(1)
 
-    optimized = lake.mark("m2")
+    incremental = lake.mark("m2")
 
-    assert optimized.record.is_incremental
-    assert optimized.expired == {lake.old, "data/stray", "data/of no size in a branch"}
+    assert incremental.record.is_incremental
+    assert incremental.expired == {lake.old, "data/stray", "data/of no size in a branch"}
     lake.write("data/kept", b"KEPT")
     lake.days(1)
     with pytest.raises(DamagedData, match="referenced by a branch of lake, is missing"):
@@ -257,11 +257,11 @@ def test_a_mark_of_a_different_scope_is_never_a_base(lake: Lake) -> None:
     assert named.expired == after.expired == {lake.old}
 
 
-# --- what two wrong deletes came of ---------------------------------------------------------------------------------
+# --- what caused two wrong deletes ---------------------------------------------------------------------------------
 
 
 def retained_but_no_head(lake: Lake) -> str:
-    """An object of yesterday's commit, which the rules retain, and at which no branch is."""
+    """An object of yesterday's commit. The rules retain the commit, but it is the head of no branch."""
     live = lake.put("live", b"live bytes")
     lake.repository.commit("main", "third")
     lake.put("live", b"others")
@@ -328,7 +328,7 @@ def test_a_resumed_mark_whose_base_was_replaced_becomes_full(lake: Lake) -> None
     assert "monday" in resumed.record.basis["why"]
 
 
-def test_a_mark_is_not_resumed_with_a_base_other_than_its_first(lake: Lake) -> None:
+def test_a_mark_is_resumed_only_with_the_base_with_which_it_began(lake: Lake) -> None:
     """A request for a full mark, or for another base, never resumes a mark that was started differently."""
     lake.mark("m1")
     lake.steps("m2", CHAIN[0])
@@ -339,7 +339,7 @@ def test_a_mark_is_not_resumed_with_a_base_other_than_its_first(lake: Lake) -> N
             lake.mark("m2", options)
 
 
-def test_contradictory_bases_are_refused(lake: Lake) -> None:
+def test_contradictory_options_for_the_base_are_refused(lake: Lake) -> None:
     """The mark is refused before anything is read."""
     with pytest.raises(WrongUsage, match="--since or --full"):
         lake.mark("m1", MarkOptions(since="m0", full=True))

@@ -163,7 +163,7 @@ def test_an_address_is_live_in_whatever_form_it_is_referenced(quiet: Quiet) -> N
     assert quiet.garbage <= quiet.mark.expired
 
 
-def test_an_object_stays_live_by_its_shallow_copy(quiet: Quiet) -> None:
+def test_an_object_whose_source_path_is_deleted_stays_live_because_of_its_shallow_copy(quiet: Quiet) -> None:
     """A shallow copy, committed or staged, keeps the object that it shares when the source path is deleted.
 
     treeverse/lakeFS#10199
@@ -179,7 +179,7 @@ def test_staged_addresses_are_read_before_commits_and_once_more_at_the_end(quiet
 
     treeverse/lakeFS: design/accepted/gc_plus/uncommitted-gc.md
     """
-    marks = {
+    names = {
         "listing the folder": "listing",
         "/gc/prepare_uncommited ": "staged",
         "/refs/dump ": "graph",
@@ -187,7 +187,7 @@ def test_staged_addresses_are_read_before_commits_and_once_more_at_the_end(quiet
         " ranges with ": "ranges",
         "probing branches": "served",
     }
-    order = [name for line in quiet.log_lines for words, name in marks.items() if words in line]
+    order = [name for line in quiet.log_lines for words, name in names.items() if words in line]
     first, last = order.index("graph"), len(order) - order[::-1].index("commits")
 
     assert order[:first] == ["listing", "staged", "staged"]
@@ -286,7 +286,7 @@ def test_a_commit_created_between_the_list_and_the_walk_is_live(busy: Busy) -> N
     assert busy.garbage in busy.mark.expired
 
 
-def test_a_moved_object_that_is_on_no_list_is_live_by_its_commit(busy: Busy) -> None:
+def test_a_moved_object_that_is_on_no_list_is_live_because_of_its_commit(busy: Busy) -> None:
     """Its shallow copy is made behind the cursor, its source is deleted ahead of the cursor, and then it is committed.
     Commits are read after staged addresses.
 

@@ -102,8 +102,8 @@ def test_brakes_compare_a_mark_from_an_inventory_with_the_last_finished_mark(san
         new_approval(proposal, request, BrakeLimits.of(Settings()), now=sandbox.now())
 
 
-def test_an_inventory_that_lacks_live_objects_stops_the_mark(sandbox: Sandbox, tmp_path: Path) -> None:
-    """An inventory with a time in the future, and one that doesn't exist, are also refused."""
+def test_an_incomplete_future_or_missing_inventory_stops_the_mark(sandbox: Sandbox, tmp_path: Path) -> None:
+    """The incomplete inventory lacks all live objects."""
     lake, file = sandbox.create("lake"), tmp_path / "list.csv"
     store = target_of(sandbox.settings, "lake").place.store()
     live = lake.put("main", "a", b"live")

@@ -197,8 +197,8 @@ def test_without_a_dump_the_parent_of_a_listed_dangling_commit_is_live(sandbox: 
     ],
 )
 def test_a_live_address_that_the_store_would_change_stops_the_mark(sandbox: Sandbox, address: str) -> None:
-    """The object is stored under a different name, and would look like garbage. Such a missing object can't be
-    accepted."""
+    """The object is stored under a different key, and would look like garbage. The address can't be accepted as
+    lost."""
     lake = sandbox.create("lake")
     with_garbage(lake)
     lake.put("main", "fine", b"fine")

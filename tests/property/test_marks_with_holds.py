@@ -118,8 +118,8 @@ def world(whole: World) -> Iterator[World]:
     whole.hold(None)
 
 
-LET_GO = {"a, first", "a, second", "a, third", "report, first"}
-LET_GO |= {"legal", "legal, too", "not legal", "experiment, first", "experiment, second"}
+ONLY_IN_EXPIRED_COMMITS = {"a, first", "a, second", "a, third", "report, first"}
+ONLY_IN_EXPIRED_COMMITS |= {"legal", "legal, too", "not legal", "experiment, first", "experiment, second"}
 NEVER_COMMITTED = {"data/imported/1", "data/imported/2", "data/left", "data/imported-too/1"}
 HELD = {
     "a, first": "with-history",
@@ -138,7 +138,7 @@ def test_each_kind_of_hold_keeps_exactly_the_objects_that_it_names(world: World)
     world.hold(EVERY_KIND)
     mark = world.mark("every-kind")
 
-    assert world.expired(mark) == (LET_GO | NEVER_COMMITTED) - HELD.keys() - IMPORTED.keys()
+    assert world.expired(mark) == (ONLY_IN_EXPIRED_COMMITS | NEVER_COMMITTED) - HELD.keys() - IMPORTED.keys()
     assert world.on_hold_by_name(mark) == {**HELD, **IMPORTED}
     facts = mark.facts("expired_set")
     assert facts["on_hold"]["imported"] == {"objects": 2, "bytes": len(b"data/imported/1") * 2}
@@ -196,17 +196,19 @@ def test_holds_keep_the_same_objects_whether_the_namespace_or_the_settings_have_
     options = MarkOptions(min_age=timedelta(0), allow_young=True)
     mark = Marker().mark(settings, "lake", "half", options)
 
-    assert world.expired(mark) == (LET_GO | NEVER_COMMITTED) - HELD.keys() - IMPORTED.keys()
+    assert world.expired(mark) == (ONLY_IN_EXPIRED_COMMITS | NEVER_COMMITTED) - HELD.keys() - IMPORTED.keys()
     assert world.on_hold_by_name(mark).keys() == HELD.keys() | IMPORTED.keys()
 
 
 @pytest.mark.parametrize("scope", [Scope.COMMITTED, Scope.UNCOMMITTED])
-def test_objects_on_hold_are_kept_in_every_scope(world: World, scope: Scope) -> None:
+def test_objects_on_hold_are_kept_in_the_scopes_committed_and_uncommitted(world: World, scope: Scope) -> None:
     """Objects that would have expired in a scope are attributed to the holds."""
     world.hold(EVERY_KIND)
     mark = world.mark(scope.value, scope)
 
-    of_scope, on_hold_by_name = (LET_GO, HELD) if scope is Scope.COMMITTED else (NEVER_COMMITTED, IMPORTED)
+    of_scope, on_hold_by_name = (
+        (ONLY_IN_EXPIRED_COMMITS, HELD) if scope is Scope.COMMITTED else (NEVER_COMMITTED, IMPORTED)
+    )
     assert world.expired(mark) == of_scope - on_hold_by_name.keys()
     assert world.on_hold_by_name(mark) == on_hold_by_name
     history = history_of(world.sandbox.settings, mark)
@@ -222,7 +224,7 @@ def test_expired_holds_keep_nothing(world: World) -> None:
     without = world.mark("without")
 
     assert outdated.expired == without.expired
-    assert world.expired(without) == LET_GO | NEVER_COMMITTED
+    assert world.expired(without) == ONLY_IN_EXPIRED_COMMITS | NEVER_COMMITTED
     for mark in (outdated, without):
         assert (mark.facts("expired_set")["on_hold"], mark.facts("retained_commits")["on_hold"]) == ({}, 0)
         assert not world.on_hold_by_name(mark)
@@ -250,7 +252,7 @@ def test_missing_objects_on_hold_are_counted_and_do_not_stop_the_mark(world: Wor
 
 
 def test_a_missing_range_that_only_a_hold_needs_stops_the_mark(world: World) -> None:
-    """Without it, it is unknown what is on hold. The error names the range."""
+    """Without the range, it is unknown what is on hold. The error names the range."""
     world.hold(EVERY_KIND)
     place = target_of(world.sandbox.settings, "lake").place
     if not Mark.exists(place, "every-kind"):
@@ -309,7 +311,7 @@ def test_a_hold_added_before_the_mark_finishes_stops_it(world: World) -> None:
     ("call", "result", "words"),
     [
         ("dump_refs", {"return_value": None}, r"lake has holds on commits or paths \(legal, reports\)"),
-        ("tags", {"side_effect": Forbidden("no right")}, r"lake has holds on tags \(tagged, with-history\)"),
+        ("tags", {"side_effect": Forbidden("no permission")}, r"lake has holds on tags \(tagged, with-history\)"),
     ],
 )
 def test_holds_that_cannot_be_evaluated_stop_the_mark(world: World, call: str, result: Any, words: str) -> None:

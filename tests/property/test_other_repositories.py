@@ -80,7 +80,7 @@ def test_objects_that_another_repository_imported_are_kept(sandbox: Sandbox) -> 
     assert 0 < again["tables_read"] < again["tables"] - 1
 
 
-@pytest.mark.parametrize("is_reset", [False, True], ids=["head", "no branch's"])
+@pytest.mark.parametrize("is_reset", [False, True], ids=["at a head", "on no branch"])
 def test_re_staged_content_moved_and_committed_elsewhere_between_two_readings_is_kept(
     sandbox: Sandbox, is_reset: bool
 ) -> None:
@@ -141,7 +141,7 @@ def test_other_repositories_that_are_unreadable_for_lack_of_permission_are_repor
     lake = sandbox.create("lake")
     lake.put("main", "kept", b"kept")
     sandbox.create("other")
-    no, branches = Forbidden("not with these rights."), LakeFS.branches
+    no, branches = Forbidden("not with these permissions."), LakeFS.branches
     required = {**sandbox.settings, "require_other_repositories": "true"}
 
     def only_ours(client: LakeFS, repository: str) -> dict[str, str]:
@@ -155,15 +155,17 @@ def test_other_repositories_that_are_unreadable_for_lack_of_permission_are_repor
         unlisted = marked(sandbox.settings, "lake", "m2").record
     with mock.patch.object(LakeFS, "branches", autospec=True, side_effect=only_ours):
         unread = marked(sandbox.settings, "lake", "m3").record
-        with pytest.raises(Refused, match=r"repository other .*rights"):
+        with pytest.raises(Refused, match=r"repository other .*permissions"):
             marked(required, "lake", "m4")
 
     assert others_read(unlisted)[0] is False
     assert "aren't permitted to list repositories" in others_read(unlisted)[1]["unread"]
-    assert (others_read(unread)[0], others_read(unread)[1]["unread"]) == (False, "other: not with these rights.")
+    assert (others_read(unread)[0], others_read(unread)[1]["unread"]) == (False, "other: not with these permissions.")
 
 
-def test_another_repositorys_address_in_another_spelling_stops_the_mark(sandbox: Sandbox) -> None:
+def test_another_repositorys_address_that_differs_from_one_here_only_in_its_scheme_stops_the_mark(
+    sandbox: Sandbox,
+) -> None:
     """The address lies in this namespace except for its scheme; the message has the address and the repository."""
     lake, other = sandbox.create("lake"), sandbox.create("other")
     lake.put("main", "kept", b"kept")

@@ -227,7 +227,7 @@ def test_without_rules_all_commits_are_retained(history: History) -> None:
 
 @given(scrambled())
 @settings(patient, max_examples=400)
-def test_an_incomplete_graph_is_an_error(history: History) -> None:
+def test_an_incomplete_or_cyclic_graph_is_refused(history: History) -> None:
     """A head or parent is missing, or main parents form a cycle. Every other graph gets correct verdicts."""
     event("whole" if is_whole(history) else "not whole")
     if is_whole(history):

@@ -19,8 +19,8 @@ from tests.property.test_marks_with_holds import (
     EVERY_KIND,
     HELD,
     IMPORTED,
-    LET_GO,
     NEVER_COMMITTED,
+    ONLY_IN_EXPIRED_COMMITS,
     World,
     whole,
     world,
@@ -46,7 +46,7 @@ def amounts(mark: Marked) -> tuple[int, int]:
 def without_hold(hold_id: str) -> tuple[int, int]:
     """The objects and bytes that a mark with this hold alone expires. Each object's content is its name."""
     kept = {name for name, hold_ids in {**HELD, **IMPORTED}.items() if hold_id in hold_ids.split(", ")}
-    expired = (LET_GO | NEVER_COMMITTED) - kept
+    expired = (ONLY_IN_EXPIRED_COMMITS | NEVER_COMMITTED) - kept
     return len(expired), sum(map(len, expired))
 
 

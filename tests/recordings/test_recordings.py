@@ -75,7 +75,7 @@ def test_explanations_of_all_addresses_of_a_recorded_repository_are_correct(
 def test_each_branch_and_commit_pins_what_would_be_garbage_without_it(
     recording: Recording, seaweedfs: SeaweedFS
 ) -> None:
-    """By the oracle, with the branch removed, or the commit expired."""
+    """The oracle computes what would be garbage without the branch, or if the commit expired."""
     known = RecordedOracle(recording)
     with recorded_mark(recording, seaweedfs) as (settings, mark):
         pins = pins_of(history_of(settings, mark)).to_pylist()
@@ -112,7 +112,7 @@ def recorded_rules(recording: Recording) -> Rules | None:
 
 
 @pytest.mark.parametrize("recording", ALL, ids=lambda recording: str(recording.name))
-def test_what_if_expires_exactly_what_the_oracle_expires_with_any_rules(
+def test_what_if_expires_exactly_what_the_oracle_expires_in_every_variant(
     recording: Recording, seaweedfs: SeaweedFS
 ) -> None:
     """All variants come from one pass. The recording's own rules give the expired set itself, also by branch."""

@@ -154,7 +154,7 @@ def test_a_branch_serves_the_entries_of_its_head(lake: LakeFS) -> None:
 
 
 def test_a_branch_serves_the_objects_recorded_as_served(recording: Recording, lake: LakeFS) -> None:
-    """Some recordings have it, staged objects included."""
+    """Some recordings have these objects, including staged ones."""
     (recording.path / "api" / "objects_served_by_branches.json").write_text(json.dumps({"objects": {"main": [SERVED]}}))
 
     served = lake.stat("tiny", "main", "z")
@@ -204,5 +204,5 @@ def test_every_recorded_object_is_uploaded(recording: Recording) -> None:
 
 
 def test_the_expected_set_is_read_back_unchanged(recording: Recording) -> None:
-    """The keys of the set contain unusual characters."""
+    """A key in it contains a comma."""
     assert recording.expired() == {"data/s/1,token"}

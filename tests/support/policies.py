@@ -67,7 +67,7 @@ class Fleet:
         return self.add_mark(**changes)
 
     def tick(self, **options: str) -> Decision:
-        """What the sensor does at one tick, with these options of the settings from now on."""
+        """What the sensor does at one tick, with these settings from now on."""
         self.options |= options
         return apply_policy(self.lake.target, self.lake.lakefs, self.settings)
 

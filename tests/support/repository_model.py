@@ -43,7 +43,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Operation = Callable[["RepositoryModel", int, int, int], None]
 OPERATIONS: dict[str, Operation] = {}
-ANY_TIME: list[str] = []  # operations that may run during a mark: no changes of rules or of the clock
+ANY_TIME: list[str] = []  # operations that may run during a mark: no changes to rules or to the clock
 DURING_MARK = (
     ("move",) * 6 + ("commit",) * 12 + ("commit_and_delete_branch", "hard_reset", "upload", "shallow_copy") * 2
 )

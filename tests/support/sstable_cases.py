@@ -202,7 +202,7 @@ def a_range(*entries: tuple[bytes, bytes]) -> bytes:
     return assemble([data_block(*((path, value(data)) for path, data in entries))])
 
 
-def one(data: bytes) -> bytes:
+def range_of_one(data: bytes) -> bytes:
     """A range of one entry with this message."""
     return a_range((b"a", data))
 
@@ -286,26 +286,30 @@ WHOLE = [
     ),
     Whole(
         "every field",
-        one(_everything()),
+        range_of_one(_everything()),
         [(b"a", "s3://b/x ü", 2, 7, "prüfsumme", datetime(2023, 11, 14, 22, 13, 20, 123456, UTC))],
     ),
-    Whole("an address by prefix", one(bytes_field(1, b"x")), [(b"a", "x", 0, 0, "", None)]),
-    Whole("the largest size", one(message(b"x", varint_field(3, 2**63 - 1))), [_row(size=2**63 - 1)]),
-    Whole("a negative size", one(message(b"x", varint_field(3, -1))), [_row(size=-1)]),
-    Whole("a time of 1970", one(message(b"x", bytes_field(2, b""))), [_row(time=datetime(1970, 1, 1, tzinfo=UTC))]),
+    Whole("an address by prefix", range_of_one(bytes_field(1, b"x")), [(b"a", "x", 0, 0, "", None)]),
+    Whole("the largest size", range_of_one(message(b"x", varint_field(3, 2**63 - 1))), [_row(size=2**63 - 1)]),
+    Whole("a negative size", range_of_one(message(b"x", varint_field(3, -1))), [_row(size=-1)]),
+    Whole(
+        "a time of 1970",
+        range_of_one(message(b"x", bytes_field(2, b""))),
+        [_row(time=datetime(1970, 1, 1, tzinfo=UTC))],
+    ),
     Whole(
         "a time before 1970",
-        one(message(b"x", bytes_field(2, varint_field(1, -1) + varint_field(2, 999_999_999)))),
+        range_of_one(message(b"x", bytes_field(2, varint_field(1, -1) + varint_field(2, 999_999_999)))),
         [_row(time=datetime(1969, 12, 31, 23, 59, 59, 999999, UTC))],
     ),
     Whole(
         "the first time of all",
-        one(message(b"x", bytes_field(2, varint_field(1, -62135596800)))),
+        range_of_one(message(b"x", bytes_field(2, varint_field(1, -62135596800)))),
         [_row(time=datetime(1, 1, 1, tzinfo=UTC))],
     ),
-    Whole("a length in more bytes than it needs", one(b"\x0a\x81\x00x"), [(b"a", "x", 0, 0, "", None)]),
+    Whole("a length in more bytes than it needs", range_of_one(b"\x0a\x81\x00x"), [(b"a", "x", 0, 0, "", None)]),
     Whole("no identity", stored_value(encode_value(b"", message())), [ROW]),
-    Whole("a long address", one(message(b"x" * 5000)), [(b"a", "x" * 5000, 1, 0, "", None)]),
+    Whole("a long address", range_of_one(message(b"x" * 5000)), [(b"a", "x" * 5000, 1, 0, "", None)]),
     Whole("several restart points", assemble(_numbered_blocks(100)), _numbered_rows(100)),
     Whole("several blocks", assemble(_numbered_blocks(7)), _numbered_rows(100)),
     Whole("an empty block among others", assemble([*_numbered_blocks(50), block()]), _numbered_rows(100)),
@@ -639,7 +643,7 @@ def _values() -> list[Damaged]:
             }.items()
         ),
         *(
-            Damaged(what, one(entry))
+            Damaged(what, range_of_one(entry))
             for what, entry in {
                 "nothing in an entry": b"",
                 "no address": varint_field(6, 1),
@@ -665,20 +669,26 @@ def _values() -> list[Damaged]:
                 "a negative address type": message(kind=-1),
             }.items()
         ),
-        *(Damaged(f"field {n} twice", one(b"".join([*fields.values(), again]))) for n, again in fields.items()),
+        *(
+            Damaged(f"field {n} twice", range_of_one(b"".join([*fields.values(), again])))
+            for n, again in fields.items()
+        ),
     ]
 
 
 def _columns() -> list[Damaged]:
     def time(what: str, content: bytes) -> Damaged:
-        return Damaged(what, one(message(b"x", bytes_field(2, content))), "last_modified")
+        return Damaged(what, range_of_one(message(b"x", bytes_field(2, content))), "last_modified")
 
     bad_texts = {"a lone byte": b"\xff", "half a letter": b"\xc3", "a surrogate": b"\xed\xa0\x80",
                  "an overlong letter": b"\xc0\x80", "beyond Unicode": b"\xf4\x90\x80\x80"}  # fmt: skip
     return [
-        *(Damaged(f"an address with {what}", one(message(text)), "address") for what, text in bad_texts.items()),
         *(
-            Damaged(f"a checksum with {what}", one(message(b"x", bytes_field(4, text))), "checksum")
+            Damaged(f"an address with {what}", range_of_one(message(text)), "address")
+            for what, text in bad_texts.items()
+        ),
+        *(
+            Damaged(f"a checksum with {what}", range_of_one(message(b"x", bytes_field(4, text))), "checksum")
             for what, text in bad_texts.items()
         ),
         Damaged(

@@ -132,7 +132,7 @@ def test_without_batches_every_key_is_checked_before_it_is_sent(tmp_path: Path) 
     assert isinstance(stopped, Refused)
 
 
-def test_a_key_that_is_always_refused_fails_after_a_limited_number_of_attempts(tmp_path: Path) -> None:
+def test_a_key_that_is_always_throttled_fails_after_a_limited_number_of_attempts(tmp_path: Path) -> None:
     """The key's result has the store's own code."""
     store = Troubled(tmp_path, lambda *_: "SlowDown")
     results, _ = sender(store).send(written(store, "a"), "data/s/")
@@ -173,7 +173,7 @@ def test_a_key_whose_delete_is_stopped_between_two_attempts_has_no_result(tmp_pa
     assert stopped is not None
 
 
-def test_a_key_that_xml_cannot_represent_is_deleted_by_a_single_request(tmp_path: Path) -> None:
+def test_a_key_that_xml_cannot_represent_is_deleted_in_a_request_of_its_own(tmp_path: Path) -> None:
     """The other keys share a request.
 
     aws/aws-sdk-go#3592, aws/aws-sdk-java#333

@@ -63,7 +63,7 @@ found_objects = st.none() | st.fixed_dictionaries(
 @settings(deadline=None)  # the first call makes Arrow import pandas
 @given(st.lists(st.tuples(objects, found_objects), max_size=12))
 def test_every_key_gets_exactly_one_verdict(pairs: list[tuple[dict[str, Any], dict[str, Any] | None]]) -> None:
-    """Its verdict is unchanged, changed, gone or cut off. The sizes of all objects are known."""
+    """The verdict is unchanged, changed, gone or interrupted. The sizes of all objects are known."""
     rows = [pending(f"data/s/{number:02}", **marked) for number, (marked, _) in enumerate(pairs)]
     verdicts = [
         stored_row(f"data/s/{number:02}", **current) for number, (_, current) in enumerate(pairs) if current is not None
@@ -81,10 +81,10 @@ def test_every_key_gets_exactly_one_verdict(pairs: list[tuple[dict[str, Any], di
 
 @settings(deadline=None)  # the first call makes Arrow import pandas
 @given(st.lists(st.tuples(objects, found_objects), max_size=12))
-def test_a_backup_copies_exactly_what_a_sweep_may_delete(
+def test_backups_and_sweeps_count_the_same_objects_as_changed(
     pairs: list[tuple[dict[str, Any], dict[str, Any] | None]],
 ) -> None:
-    """Backup and sweep use the same rule, but a backup also copies objects that a mark recorded without a size."""
+    """Both use the same rule, except that a backup also copies objects that a mark recorded without a size."""
     rows = [
         pending(f"data/s/{number:02}", **marked)
         for number, (marked, _) in enumerate(pairs)
@@ -109,7 +109,7 @@ def test_a_backup_copies_exactly_what_a_sweep_may_delete(
     ],
 )
 def test_a_backup_records_how_an_object_has_changed(now: dict[str, Any], sentence: str) -> None:
-    """The log has the recorded and the current value of the first difference."""
+    """The sentence has the recorded and the current value of the first difference."""
     [difference] = how_changed(*tables([pending()], [stored_row(**now)]), cutoff=None)
     [young] = how_changed(*tables([pending(modified=None)], [stored_row(modified=CUTOFF + SECOND)]), cutoff=CUTOFF)
 
@@ -146,10 +146,10 @@ def test_an_object_with_a_different_size_checksum_or_modification_time_counts_as
     ],
     ids=["a part of a second", "no checksum then", "no checksum now", "no time then", "the same time, though young"],
 )
-def test_unknown_values_and_fractions_of_a_second_do_not_count_as_changes(
+def test_unknown_values_fractions_of_a_second_and_unchanged_late_times_do_not_count_as_changes(
     marked: dict[str, Any], now: dict[str, Any]
 ) -> None:
-    """Some requests don't report these values."""
+    """Some requests don't report all values, or report times in whole seconds."""
     assert addresses(checked([marked], [now]).unchanged) == ["data/s/a"]
 
 

@@ -224,7 +224,7 @@ def test_keys_that_could_not_be_deleted_fail_the_sweep_and_have_receipts(twice: 
 
 
 def test_failed_deletes_are_retried_by_the_next_run(twice: Twice) -> None:
-    """It tries only the keys that failed, and completes the sweep.
+    """That run tries only the keys that failed, and completes the sweep.
 
     HUDI-7655, apache/hudi#11343, apache/hudi#11363
     """

@@ -106,7 +106,7 @@ def test_each_approved_key_has_one_receipt_even_if_some_batches_fail(run: SweepR
 
 
 @pytest.mark.parametrize(("kind", "words"), [("receipt", "507"), ("intent", "507"), ("list", "500")])
-def test_a_sweep_that_cannot_write_receipts_stops_and_records_correct_outcomes_when_resumed(
+def test_a_sweep_that_cannot_list_objects_or_record_deletes_stops_and_records_correct_outcomes_when_resumed(
     run: SweepRun, proxy: StoreProxy, kind: str, words: str
 ) -> None:
     """The sweep stops with the store's own error."""
@@ -158,7 +158,7 @@ def test_quarantining_loses_no_objects_despite_faults(run: SweepRun, proxy: Stor
     assert outcomes(run) == dict.fromkeys(KEYS[:60], "quarantined")
 
 
-def test_a_resumed_sweep_reports_restored_objects_as_restored(run: SweepRun) -> None:
+def test_a_report_after_an_undo_counts_restored_objects_as_restored(run: SweepRun) -> None:
     """After an undo, the report says where each object is now."""
     rows, until = approved(run, KEYS[:5]), run.store.now() + timedelta(minutes=30)
     finish_sweep_alone(run, KEYS[:4], Action.QUARANTINE)

@@ -79,7 +79,7 @@ def lake(seaweedfs: SeaweedFS, lakegc: Lakegc, tmp_path: Path) -> Iterator[Lake]
 
 
 def test_a_sweep_stops_when_deleting_its_first_object_is_denied(lake: Lake) -> None:
-    """After one refused delete, no other is sent. Only approved objects are ever touched."""
+    """If only later deletes are denied, the others are done. No object that wasn't approved is ever touched."""
     first, *others = lake.keys
     lake.refuse(set(lake.keys))
     refused, remaining = lake.sweep(), lake.left

@@ -53,7 +53,7 @@ def unavailable(*_: Any) -> None:
 
 
 def test_a_sweep_whose_listing_failed_lists_again_when_resumed(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sweep's record says that the store was unavailable."""
+    """The sweep's record says that the listing failed."""
     approved(lake)
     begin_foreign_sweep(lake, digest=lake.proposal("t1").digest, state=MarkState.FAILED, finished=None)
     mark, listed = open_sweep_record(lake.target, "t1"), lake.now

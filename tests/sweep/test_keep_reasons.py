@@ -82,7 +82,7 @@ def re_staged(lake: Lake) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-def staged_meanwhile(lake: Lake) -> AbstractContextManager[None]:
+def staged_while_listing(lake: Lake) -> AbstractContextManager[None]:
     """The object is staged after all references were listed, and before they are listed again."""
     staged = replace(lake.kept, path=b"meanwhile")
     return on_first_message("reading once more", lambda: lake.repository.stage("main", [staged]))
@@ -109,7 +109,7 @@ def committed(lake: Lake) -> AbstractContextManager[None]:
 CASES: Mapping[KeepReason, tuple[Callable[[Lake], AbstractContextManager[None]], str]] = {
     OTHER_REPOSITORY: (imported, "another repository refers to it"),
     BRANCH: (re_staged, "branch main of repository lake serves it"),
-    NEWLY_REFERENCED: (staged_meanwhile, "it was staged or committed while references were being read"),
+    NEWLY_REFERENCED: (staged_while_listing, "it was staged or committed while references were being read"),
     HOLD: (put_on_hold, "it is on hold: audit"),
 }
 """For each reason how it comes about, and what a sweep's report says: a new reason needs an entry here."""

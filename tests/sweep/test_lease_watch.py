@@ -216,7 +216,7 @@ def test_a_watch_notices_a_takeover_of_the_lease_within_its_interval(lake: Lake)
         watch.check(at_least=REQUEST)
 
 
-def test_tasks_continue_under_a_renewed_lease_and_stop_before_one_expires(lake: Lake) -> None:
+def test_tasks_continue_under_a_renewed_lease_and_stop_before_their_lease_expires(lake: Lake) -> None:
     """A lease that isn't renewed may expire while requests are in flight."""
     lease = lake.take("Ada")
     watch = LeaseWatch(lake.store, lease.token, lake.clock)

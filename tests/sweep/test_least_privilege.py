@@ -95,8 +95,8 @@ def test_a_mark_and_its_approval_need_only_the_documented_permissions(runs: Runs
 
 
 def test_a_sweep_with_the_credentials_of_a_mark_deletes_no_object(runs: Runs) -> None:
-    """A sweep with them ends at its first object, and names the missing permission. SeaweedFS itself also refuses
-    them."""
+    """The sweep ends at its first object, and the error names the missing permission. SeaweedFS itself also refuses
+    such deletes."""
     marker = replace(runs.seaweedfs, access_key=MARKER, secret_key=LIMITED_SECRET_KEY).client()
     table = f"_lakefs/{'0' * 64}"
     runs.seaweedfs.client().put_object(Bucket=BUCKET, Key=f"{PATH}/{table}", Body=b"table")
@@ -109,7 +109,7 @@ def test_a_sweep_with_the_credentials_of_a_mark_deletes_no_object(runs: Runs) ->
     assert "s3:DeleteObject" in runs.refusal
     assert MARKER in runs.refusal
     assert runs.left["refused m1"] == GARBAGE
-    assert {one.action for one in runs.enforced["refused m1"].refused} == {"s3:DeleteObject"}
+    assert {permission.action for permission in runs.enforced["refused m1"].refused} == {"s3:DeleteObject"}
 
 
 def test_a_sweep_needs_only_the_documented_permissions(runs: Runs) -> None:

@@ -77,7 +77,9 @@ class Change:
 
 
 CHANGES = {
-    "a branch there": Change(lambda lake, place, commit: lake.create_branch("again", commit), lambda commit: "again"),
+    "a branch at the commit": Change(
+        lambda lake, place, commit: lake.create_branch("again", commit), lambda commit: "again"
+    ),
     "a branch at its child, with a rule of 60 days": Change(
         lambda lake, place, commit: lake.create_branch("long-branch", "trunk")
     ),
@@ -102,7 +104,7 @@ def change_after_some_deletes(
 
 @pytest.mark.parametrize(
     ("change", "most_entries", "quarantine"),
-    [*((name, 500_000, False) for name in CHANGES), ("a branch there", 0, True)],
+    [*((name, 500_000, False) for name in CHANGES), ("a branch at the commit", 0, True)],
     ids=[*CHANGES, "a branch that reaches too much to hand to every task"],
 )
 def test_an_expired_commit_that_becomes_live_during_a_sweep_loses_only_objects_deleted_within_seconds(
@@ -308,13 +310,13 @@ def take_in_on_a_temporary_branch(other: SandboxRepository, entries: Sequence[En
 @pytest.mark.parametrize(
     "take_in",
     [take_in_and_drop_long_ago, take_in_on_a_temporary_branch],
-    ids=["behind a head of the past", "without a branch"],
+    ids=["behind a head with an old date", "without a branch"],
 )
-def test_a_dangling_commit_made_in_another_repository_before_a_round_loses_no_objects(
+def test_a_commit_made_in_another_repository_before_a_round_loses_no_objects_although_no_head_has_them(
     sandbox: Sandbox, take_in: Callable[[SandboxRepository, Sequence[Entry]], str]
 ) -> None:
-    """The commit was made after the re-verification listed tables there, and lost its branch before heads were listed
-    again."""
+    """The commit is made after the re-verification listed that repository's tables. Before its heads are listed again,
+    the commit is behind a newer head, or its branch is deleted."""
     lake, other = sandbox.create("lake"), sandbox.create("other")
     other.put("main", "own", b"own")
     other.commit("main", "own", date=LONG_AGO)
@@ -426,7 +428,7 @@ def quickly(settings: dict[str, str]) -> dict[str, str]:
     return {**settings, "head_check_interval_s": str(INTERVAL_S), "retry_total_s": "0"}
 
 
-def test_an_unreadable_repository_does_not_hide_new_commits_of_another_one_during_a_round(
+def test_an_unreadable_repository_does_not_hide_new_commits_in_another_one_during_a_round(
     sandbox: Sandbox,
 ) -> None:
     """The two repositories share a turn. Without the unreadable one, deletes continue for a minute."""

@@ -328,7 +328,7 @@ def stage_unlisted(other: SandboxRepository, entry: Entry) -> None:
 
 
 @pytest.mark.parametrize("stage", [stage_listed, stage_unlisted], ids=["by a list", "by a probe"])
-@pytest.mark.parametrize("trusted_between", [False, True], ids=["", "trusted between"])
+@pytest.mark.parametrize("trusted_between", [False, True], ids=["never trusted", "trusted in between"])
 def test_addresses_that_earlier_marks_found_in_a_now_unreadable_repository_are_live(
     sandbox: Sandbox, lake: SandboxRepository, stage: Stage, trusted_between: bool
 ) -> None:

@@ -97,12 +97,12 @@ def test_batches_waiting_for_responses_do_not_raise_the_rate() -> None:
     """If the rate were far above the store's, halving it would have no effect."""
     clock = Clock()
     pace = Pace(clock)
-    bears = measured_rate(pace, clock, 200 * BATCH, response_s=0.2)
+    sustained = measured_rate(pace, clock, 200 * BATCH, response_s=0.2)
 
-    assert pace.rate("data/s/") <= 4 * bears
+    assert pace.rate("data/s/") <= 4 * sustained
     pace.throttled("data/s/")
     pace.throttled("data/s/")
-    assert measured_rate(pace, clock, 5 * BATCH) <= 1.5 * bears
+    assert measured_rate(pace, clock, 5 * BATCH) <= 1.5 * sustained
 
 
 def test_a_ramp_starts_at_the_configured_rate_and_doubles_it_every_twenty_minutes() -> None:

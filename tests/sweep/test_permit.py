@@ -31,7 +31,7 @@ from tests.support.sweep_tasks import SECRET, Task, task
 __all__ = ["task"]
 
 EVERY_S = 3.0
-TAKES_AWAY = [Action.DELETE, Action.QUARANTINE, Action.PURGE]
+REMOVALS = [Action.DELETE, Action.QUARANTINE, Action.PURGE]
 
 
 class Time:
@@ -106,7 +106,7 @@ def test_a_task_stops_within_seconds_of_its_permit_being_stopped(task: Task) -> 
         watch.check()
 
 
-@pytest.mark.parametrize("action", TAKES_AWAY)
+@pytest.mark.parametrize("action", REMOVALS)
 def test_a_task_deletes_nothing_without_a_permit(task: Task, action: Action) -> None:
     """If the round was stopped or never permitted, every key stays where it is."""
     rows = task.write("a")
@@ -139,7 +139,7 @@ FORGERIES: dict[str, Callable[[Task, bytes, datetime], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("action", TAKES_AWAY)
+@pytest.mark.parametrize("action", REMOVALS)
 @pytest.mark.parametrize("forgery", FORGERIES)
 def test_a_forged_permit_permits_nothing(task: Task, action: Action, forgery: str) -> None:
     """Only the round's driver and its tasks know its secret; others who can write to the namespace don't."""
@@ -247,7 +247,7 @@ def test_a_permit_that_expired_while_the_lease_was_read_permits_nothing(
     assert task.remaining() == {"a"}
 
 
-def test_an_unreadable_list_of_keys_that_became_live_stops_the_task(task: Task) -> None:
+def test_a_damaged_or_missing_list_of_keys_that_became_live_stops_the_task(task: Task) -> None:
     """A missing list is never an empty one."""
     watch, permit, time = watching(task)
     permit.exclude(pa.array(["data/s/a"]))

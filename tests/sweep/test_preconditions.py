@@ -112,7 +112,7 @@ def test_an_unfinished_sweep_of_a_foreign_mark_resumes_only_with_the_approved_se
         approved_foreign(lake.target, partition)
 
 
-def test_a_foreign_mark_that_is_being_swept_cannot_be_revoked(lake: Lake) -> None:
+def test_the_approval_of_a_foreign_mark_that_is_being_swept_cannot_be_revoked(lake: Lake) -> None:
     """The revocation is refused as too late, and isn't recorded."""
     write_foreign_mark(lake)
     lake.approve("t1", **later(lake))
@@ -124,7 +124,7 @@ def test_a_foreign_mark_that_is_being_swept_cannot_be_revoked(lake: Lake) -> Non
     assert lake.approval("t1") == approval
 
 
-def test_an_expired_approval_of_an_unfinished_sweep_is_renewed_only_by_a_newer_one(lake: Lake) -> None:
+def test_an_expired_approval_is_renewed_only_by_a_newer_one(lake: Lake) -> None:
     """Repeating the approval with its original time doesn't renew it."""
     lake.add_mark()
     approval = lake.approve(until=lake.now + timedelta(minutes=1))

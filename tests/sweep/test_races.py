@@ -161,7 +161,7 @@ def test_objects_that_become_live_between_two_steps_are_kept_or_reported_and_res
     lake: tuple[Sandbox, SandboxRepository], offset: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Objects that become live before a re-verification are kept. Later ones are reported by the closing
-    re-verification at the latest, and an undo restores them."""
+    re-verification at the latest, and if they were quarantined, an undo restores them."""
     sandbox, repository = lake
     store = target_of(sandbox.settings, "lake").place.store()
     prepared = Lake(repository, store)

@@ -38,7 +38,7 @@ def intents(*addresses: str) -> pa.Table:
 
 
 def test_receipts_are_read_back_as_written(receipts: Receipts) -> None:
-    """The keys are of every kind."""
+    """Keys and messages may contain any characters."""
     written = rows("data/s/a", "data/s/two\nlines", "data/s/é %2F+", code="AccessDenied", why="a store's “words”")
     receipts.write("receipt", 3, "00000-7-00000", written)
     receipts.write("intent", 3, "00000-7-00000", intents("data/s/a"))
@@ -96,8 +96,8 @@ def test_only_files_named_like_receipts_are_read(receipts: Receipts) -> None:
     ],
     ids=["fewer rows", "cut off", "empty", "an intent", "another column"],
 )
-def test_a_damaged_receipt_is_an_error(receipts: Receipts, name: str, data: bytes) -> None:
-    """The error names the receipt, which never counts as missing."""
+def test_a_damaged_receipt_or_intent_raises_an_error_that_names_it(receipts: Receipts, name: str, data: bytes) -> None:
+    """A damaged file never counts as a missing one."""
     receipts.store.write(FOLDER + name, data)
 
     with pytest.raises(DamagedData, match=name.replace(".", r"\.")) as damaged:

@@ -75,7 +75,7 @@ def test_the_error_about_a_round_that_outlasts_its_re_verification_names_the_set
 
 
 def rows(objects: int) -> Grouped:
-    """A table of so many rows. Only its length matters."""
+    """A table with this many rows. Only its length matters."""
     return Grouped(Tasks(lambda: cast(SparkSession, None), PENDING, ()), objects, TaskReport())
 
 
@@ -113,13 +113,13 @@ def report(**changes: Any) -> Report:
     return Report(**{**known, **changes})
 
 
-def test_the_printed_command_that_retries_a_quarantine_includes_its_option() -> None:
+def test_the_printed_command_that_retries_a_quarantine_includes_the_option_quarantine() -> None:
     """Without the option, the command would delete for good the objects that failed to be quarantined."""
     assert "lakegc sweep lake m1 --quarantine" in report(quarantine=True).sentence()
     assert report().sentence().endswith("lakegc sweep lake m1")
 
 
-def test_a_report_is_read_back_as_written() -> None:
+def test_a_report_is_read_back_as_written_and_says_whether_the_sweep_succeeded() -> None:
     """A sweep succeeded if every approved object has an outcome and none failed."""
     written = report(quarantine=True, late=("data/s/a",), late_objects=1)
 

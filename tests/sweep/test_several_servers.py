@@ -172,8 +172,8 @@ def test_a_mark_whose_settings_lack_a_server_did_not_read_the_repositories_there
 
 
 def test_a_release_of_one_server_does_not_cover_another(servers: Servers, tmp_path: Path) -> None:
-    """A sweep stops if a server doesn't respond that is not the one that its mark couldn't list and its approval
-    released. The released server doesn't stop it, and neither does a single repository that was also released."""
+    """A sweep stops if a server doesn't respond, unless that server is the one that the mark couldn't list and that the
+    approval released. A single repository that was also released doesn't stop the sweep either."""
     entry = garbage(servers.lake, "unused")
     servers.prod.create("broken")
     with Sandbox(tmp_path / "test") as test:
@@ -206,14 +206,14 @@ def test_a_mark_whose_servers_change_before_it_is_finished_is_refused(servers: S
 
 
 def test_another_repository_with_contradictory_settings_counts_as_unread(servers: Servers, tmp_path: Path) -> None:
-    """Its own marks are refused, but not those of other repositories."""
+    """Only the marks of that repository are refused."""
     with (tmp_path / "lakegc.toml").open("a") as file:
         file.write('[repositories."lab/la*"]\nbrake_share = 0.1\n[repositories."lab/l*"]\nbrake_share = 0.2\n')
 
     assert "both sections match lab/lake" in unread_repositories_in(servers.mark().record)["lab/lake"]
 
 
-def test_namespaces_of_different_servers_must_not_overlap(servers: Servers) -> None:
+def test_a_mark_is_refused_if_namespaces_of_different_servers_overlap(servers: Servers) -> None:
     servers.lab.create("copy", storage_namespace="local://lake/inside")
 
     with pytest.raises(Refused, match=r"prod/lake overlaps local://lake/inside of lab/copy"):

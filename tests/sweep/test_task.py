@@ -173,7 +173,7 @@ class Immediately:
 def test_keys_are_looked_up_ahead_only_if_deletes_are_fast_enough_for_the_lookup_to_stay_valid(
     task: Task, monkeypatch: pytest.MonkeyPatch, seconds: float, order: str
 ) -> None:
-    """This applies after the first chunk, before which the speed isn't known."""
+    """Nothing is looked up ahead of the first deletes, because their speed isn't known yet."""
     now, events = [0.0], list[str]()
     look_up, delete_many = Lookup.look_up, type(task.store).delete_many
 

@@ -57,7 +57,7 @@ def occasion(ui: Ui) -> str:
         return Partition.parse(partitions[-1]).mark_id if partitions else None
 
     ui.leave()
-    mark_id = polled(first_tick, "the schedule's first occasion", 180)
+    mark_id = polled(first_tick, "the schedule's first tick", 180)
     # the daemon writes the schedule's state when it has requested runs, and would turn it on again
     expect(ui.open(SCHEDULE).get_by_text("3 runs requested").first).to_be_visible()
     ui.turn(SCHEDULE, on=False)
@@ -168,7 +168,7 @@ def test_the_page_of_an_expired_set_shows_a_summary_plots_and_the_next_step(
     ui.picture("plots", height=1600)
 
 
-def test_the_lineage_shows_the_dependencies_of_assets(ui: Ui, mark: str) -> None:
+def test_the_lineage_and_the_summary_of_each_step_are_shown(ui: Ui, mark: str) -> None:
     page = ui.open("/assets/expired_set?view=lineage&lineageDepth=5")
     for asset in ("namespace_slices", "retained_commits", "sweep_approval", "sweep_report"):
         expect(page.get_by_text(asset).first).to_be_visible()
@@ -270,7 +270,7 @@ def test_the_page_of_a_sweep_shows_what_was_deleted_and_freed_and_how_fast(ui: U
     ui.picture("swept")
 
 
-def test_an_invalid_partition_key_is_refused_with_the_expected_form(ui: Ui, approved: Approved) -> None:
+def test_an_invalid_partition_key_is_refused_and_the_expected_form_is_shown(ui: Ui, approved: Approved) -> None:
     """The page of the run, which was launched by hand, shows one sentence. No asset is shown as failed, and the
     partition key is removed."""
     run = ui.ended_run("nonsense")

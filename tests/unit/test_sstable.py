@@ -61,7 +61,7 @@ from tests.support.sstable_cases import (
     assemble,
     data_block,
     message,
-    one,
+    range_of_one,
     rearranged,
 )
 
@@ -186,7 +186,7 @@ def test_unknown_metadata_fields_or_versions_stop_the_run(case: Damaged, decoder
 
     lance-format/lance#8956
     """
-    assert read_entries(one(message()), name=NAME, decoder=decoder).num_rows == 1
+    assert read_entries(range_of_one(message()), name=NAME, decoder=decoder).num_rows == 1
     with pytest.raises(DamagedData):
         read_entries(case.data, name=NAME, decoder=decoder)
 
