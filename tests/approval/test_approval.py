@@ -146,7 +146,7 @@ def test_the_brake_for_an_unreadable_repository_is_released_only_by_naming_that_
     assert_refused(lake, WrongUsage, "there is no brake", released={"share/lost": "so"})
 
 
-def test_two_brakes_stop_unexpected_growth(lake: Lake) -> None:
+def test_unexpected_growth_of_the_expired_set_trips_two_brakes(lake: Lake) -> None:
     """If a mark would delete many times as many objects as the previous one, two brakes have to be released by name.
 
     apache/iceberg#14319
@@ -209,7 +209,7 @@ def test_an_unknown_mark_is_refused(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("state", [MarkState.MARKING, MarkState.FAILED])
-def test_an_unfinished_mark_is_refused_and_its_failure_is_shown(lake: Lake, state: MarkState) -> None:
+def test_an_unfinished_mark_cannot_be_approved_and_its_failure_is_shown(lake: Lake, state: MarkState) -> None:
     """The message says why the mark stopped."""
     record = lake.add_mark().record
     unfinished = replace(record, state=state, finished=None, digest=None, failure="the wires melted")
@@ -283,7 +283,7 @@ def test_a_mark_whose_sweep_has_begun_can_be_neither_approved_nor_revoked(lake: 
         approve.valid_approval(lake.proposal(), now=lake.now)
 
 
-def test_a_superseded_mark_is_refused(lake: Lake) -> None:
+def test_a_superseded_mark_cannot_be_approved(lake: Lake) -> None:
     """A newer mark has replaced it."""
     lake.add_mark().move_to(MarkState.SUPERSEDED)
 

@@ -442,14 +442,14 @@ def test_the_waiting_time_of_a_backdated_announcement_starts_when_it_was_stored(
     fleet.assert_not_approved()
 
 
-def test_with_a_key_a_mark_is_announced_and_approved(signed: Fleet) -> None:
+def test_with_a_signing_key_a_mark_is_announced_and_approved(signed: Fleet) -> None:
     signed.approve()
 
     signed.lake.verify()
     assert set(json.loads(signed.file.read_bytes())) == {"record", "signed"}
 
 
-def test_with_a_key_an_unsigned_announcement_does_not_count(signed: Fleet) -> None:
+def test_with_a_signing_key_an_unsigned_announcement_does_not_count(signed: Fleet) -> None:
     announced(signed).wait(DAY + HOUR)
     signed.file.write_bytes(signed.announcement().to_json())
 
@@ -460,7 +460,7 @@ def test_with_a_key_an_unsigned_announcement_does_not_count(signed: Fleet) -> No
     signed.assert_not_approved()
 
 
-def test_with_a_key_an_announcement_copied_from_another_mark_does_not_count(signed: Fleet) -> None:
+def test_with_a_signing_key_an_announcement_copied_from_another_mark_does_not_count(signed: Fleet) -> None:
     announced(signed)
     signed.wait(DAY + HOUR)
     signed.add_mark("m2", start=signed.lake.now - HOUR)
@@ -471,7 +471,7 @@ def test_with_a_key_an_announcement_copied_from_another_mark_does_not_count(sign
     assert signed.lake.approval("m2") is None
 
 
-def test_with_a_key_an_unsigned_mark_prevents_announcements(signed: Fleet) -> None:
+def test_with_a_signing_key_an_unsigned_mark_prevents_announcements(signed: Fleet) -> None:
     """The unsigned mark may be newer than the others, or the one that they would be compared with."""
     signed.add_marks()
     Fleet(replace(signed.lake, target=target_of(signed.lake.sandbox.settings, signed.lake.name))).add_mark("m9")
@@ -479,7 +479,7 @@ def test_with_a_key_an_unsigned_mark_prevents_announcements(signed: Fleet) -> No
     assert "1 mark can't be read: m9" in signed.tick().sentence
 
 
-def test_with_a_key_a_restored_revoked_announcement_does_not_count(signed: Fleet) -> None:
+def test_with_a_signing_key_a_revoked_announcement_that_was_restored_does_not_count(signed: Fleet) -> None:
     announced(signed)
     data = signed.file.read_bytes()
     signed.lake.revoke()
@@ -491,7 +491,7 @@ def test_with_a_key_a_restored_revoked_announcement_does_not_count(signed: Fleet
     signed.assert_not_approved()
 
 
-def test_without_the_key_a_signed_announcement_is_neither_approved_nor_revoked(signed: Fleet) -> None:
+def test_without_the_signing_key_a_signed_announcement_is_neither_approved_nor_revoked(signed: Fleet) -> None:
     """A process without the key can't sign the announcement again."""
     lake = replace(signed.lake, target=target_of(signed.lake.sandbox.settings, signed.lake.name))
     announced(signed).wait(DAY + HOUR)

@@ -53,6 +53,6 @@ def test_a_null_key_is_forbidden() -> None:
 @pytest.mark.parametrize(
     ("data", "keys"), [(b"", []), (b"a\n", ["a"]), (b"a\nb\n", ["a", "b"]), (b"\n", [""]), (b"a\r\n", ["a\r"])]
 )
-def test_each_line_of_the_text_list_is_one_key(data: bytes, keys: list[str]) -> None:
+def test_each_line_of_a_text_list_of_addresses_is_one_key(data: bytes, keys: list[str]) -> None:
     """Keys are kept byte for byte."""
     assert lines_of_text(data, "here").to_pylist() == keys

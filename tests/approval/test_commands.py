@@ -56,10 +56,10 @@ def test_totals_brakes_and_digest_are_shown_before_the_confirmation(
     lake.verify()
 
 
-def test_the_approver_is_told_that_another_mark_was_swept_since(
+def test_the_approver_is_told_that_another_mark_was_swept_since_this_one_began(
     lakegc: Lakegc, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The counts of the mark may include objects that are gone."""
+    """The mark's counts may include objects that are gone."""
     record = lake.add_mark().record
     write_history(lake.place, History().with_sweep(FinishedSweep("m0", record.start + timedelta(hours=1), 2, 20)))
     type_answer(monkeypatch, "approve\n")

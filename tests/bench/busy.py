@@ -27,7 +27,7 @@ from tests.support.store_proxy import Fault, keys_in, kind_of, store_proxy
 from tests.support.sweep_without_lakefs import BUCKET, NOTHING_NEW, approved, run_alone
 
 
-class Bearing:
+class Throttle:
     """Rejects batches once the store has received its keys for the current second."""
 
     def __init__(self, keys_a_second: float) -> None:
@@ -66,17 +66,17 @@ def main() -> None:
         run = run_alone("busy", server.settings(s3_endpoint_url=proxy.endpoint), SparkResource())
         rows = as_frame(Tasks.of(run.spark, approved(run, keys))).persist()
         rows.count()
-        bearing = Bearing(chosen.bears)
-        proxy.plan = bearing.plan
+        throttle = Throttle(chosen.bears)
+        proxy.plan = throttle.plan
         until = datetime.now(UTC) + timedelta(minutes=30)
         tally = run_round(run, rows, Action.DELETE, run.receipts, 1, until, len(keys), HeadWatch.of(run, NOTHING_NEW))
         proxy.plan = lambda *_: None
         run.lease.release()
     print("second   keys sent   turned away   requests")
-    for second in sorted(bearing.sent):
-        accepted, away, requests = bearing.sent[second], bearing.away[second], bearing.requests[second]
+    for second in sorted(throttle.sent):
+        accepted, away, requests = throttle.sent[second], throttle.away[second], throttle.requests[second]
         print(f"{second:6}   {accepted:9,}   {away:11,}   {requests:8,}")
-    total, away = sum(bearing.sent.values()), sum(bearing.away.values())
+    total, away = sum(throttle.sent.values()), sum(throttle.away.values())
     print(
         f"{dict(tally.objects)}; {total:,} keys sent, {away / total:.0%} of them turned away, in {tally.seconds:.0f} s"
     )

@@ -5,7 +5,7 @@ many keys of the same SeaweedFS.
 
 The keys are uploaded twice for each pair, before anything is measured. One half is deleted by a round of a sweep (Spark
 is running, the re-verification is done: listing again, intents, deletes and receipts count), the other by the loop,
-in turns of who is first. The last line is the median of the pairs' ratios.
+and the two take turns at being first. The last line is the median of the pairs' ratios.
 """
 
 from __future__ import annotations

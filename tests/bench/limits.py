@@ -64,7 +64,7 @@ def _do(share: list[Any]) -> Any:
 
 
 def raw(server: S3Server, bucket: str, prefixes: Sequence[str], at_once: int) -> int:
-    """Signed requests, each response received whole and searched for its token alone."""
+    """List keys by signed requests, and search each response only for the token of the next page."""
     pool = urllib3.PoolManager(maxsize=at_once)
     signer = S3SigV4Auth(Credentials(server.access_key, server.secret_key), "s3", "us-east-1")
 
@@ -112,7 +112,7 @@ def fetched(place: Place, ids: Sequence[str]) -> dict[str, bytes]:
 
 
 def decoding(tables: dict[str, bytes], *, proving: bool) -> tuple[int, float]:
-    """Entries of ranges from memory, addresses only; with `proving`, their content hashes too. With the seconds."""
+    """Decode the addresses of ranges in memory and, with `proving`, verify content hashes. Returns rows and seconds."""
     decoder = VectorizedDecoder()
 
     def entries(range_id: str) -> int:
@@ -134,7 +134,7 @@ def decoding(tables: dict[str, bytes], *, proving: bool) -> tuple[int, float]:
 
 
 def anti_join(place: Place, stored: Dataset, live: Sequence[Dataset], cutoff: datetime) -> tuple[int, float]:
-    """Plain pyarrow: what is stored and old, without what is live, sorted and written to the store; and the seconds."""
+    """Write the stored, old objects that aren't live, sorted, with pyarrow alone. Returns their number and the time."""
     began = time.monotonic()
     objects = _read(place, stored, ["address", "size", "modified", "checksum", "slice"])
     known = pa.chunked_array([chunk for part in live for chunk in _read(place, part, ["address"])["address"].chunks])

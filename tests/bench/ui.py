@@ -52,18 +52,18 @@ QUERIES: Mapping[str, str] = {
     "newest materialization": """{ assetOrError(assetKey: {path: ["expired_set"]}) { ... on Asset {
         assetMaterializations(limit: 1) { partition timestamp metadataEntries { label ... on IntMetadataEntry {
         intRepr } } } } } }""",
-    "its last 50 materializations": """{ assetOrError(assetKey: {path: ["expired_set"]}) { ... on Asset {
+    "last 50 materializations": """{ assetOrError(assetKey: {path: ["expired_set"]}) { ... on Asset {
         assetMaterializations(limit: 50) { partition timestamp runId metadataEntries { label } } } } }""",
-    "its partitions": """{ assetNodeOrError(assetKey: {path: ["expired_set"]}) { ... on AssetNode {
+    "partitions": """{ assetNodeOrError(assetKey: {path: ["expired_set"]}) { ... on AssetNode {
         partitionKeysByDimension { name partitionKeys } partitionStats { numMaterialized numPartitions numFailed }
         assetPartitionStatuses { ... on DefaultPartitionStatuses { materializedPartitions failedPartitions } } } } }""",
-    "the state of all assets": """{ assetNodes { assetKey { path } groupName partitionStats { numMaterialized
+    "state of all assets": """{ assetNodes { assetKey { path } groupName partitionStats { numMaterialized
         numPartitions } assetMaterializations(limit: 1) { timestamp } } }""",
-    "its checks": """{ assetNodeOrError(assetKey: {path: ["expired_set"]}) { ... on AssetNode {
+    "checks": """{ assetNodeOrError(assetKey: {path: ["expired_set"]}) { ... on AssetNode {
         assetChecksOrError { ... on AssetChecks { checks { name executionForLatestMaterialization { status } } } }
         } } }""",
 }
-"""What the page of `expired_set` asks for, in fewer words than the UI does."""
+"""The queries of the page of `expired_set`, shorter than those that the UI sends."""
 
 
 def build(sandbox: Any, repositories: int, marks: int) -> datetime:

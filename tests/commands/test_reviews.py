@@ -45,7 +45,7 @@ def review(lakegc: Lakegc, sandbox: Sandbox, name: str, *options: str, **more: s
     return json.loads(lakegc.output({**sandbox.settings, **more}, "review", name, "--format", "json", *options))
 
 
-def test_review_and_status_say_which_sweep_may_have_taken_some_of_the_objects_since(
+def test_review_and_status_name_a_later_sweep_that_may_have_taken_some_of_the_objects(
     lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place
 ) -> None:
     """Only sweeps of other marks count that ended after the mark began and took at least one object."""
@@ -119,7 +119,7 @@ def test_the_option_depth_groups_paths_by_that_many_folders(
     assert {"tables/users/", "tables/orders/", "raw/", "", None} == set(by_prefix)
 
 
-def test_the_share_is_of_all_listed_objects_and_bytes(
+def test_the_expired_share_is_computed_from_all_listed_objects_and_bytes(
     lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place
 ) -> None:
     """Both shares are shown."""

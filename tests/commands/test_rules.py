@@ -73,7 +73,7 @@ def test_rules_are_set_recorded_and_shown_with_their_origin(lakegc: Lakegc, lake
     assert document["set_with_lakegc"] == change
 
 
-def test_longer_retention_is_set_without_confirmation_and_shorter_one_only_with_it(
+def test_longer_retention_is_set_without_confirmation_and_shorter_retention_only_with_it(
     lakegc: Lakegc, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A script has to pass --yes; a person types a word."""
@@ -147,7 +147,7 @@ def test_rules_changed_without_lakegc_are_shown_as_such(lakegc: Lakegc, lake: La
     assert "this branch doesn't exist" in output
 
 
-def test_the_history_is_signed_if_a_key_is_set_and_an_altered_one_stops_changes(
+def test_the_history_of_rules_is_signed_if_a_key_is_set_and_an_altered_history_stops_changes(
     lakegc: Lakegc, lake: Lake, tmp_path: Path
 ) -> None:
     """Nobody who can only write to the bucket can attribute a change to somebody else."""
@@ -202,7 +202,7 @@ def test_a_history_of_large_rules_keeps_only_as_many_changes_as_can_be_read(lake
     assert [change.who for change in kept] == ["6", "7", "8"]
 
 
-def test_a_single_change_is_recorded_even_if_it_is_too_large(lake: Lake) -> None:
+def test_the_newest_change_is_recorded_even_if_it_exceeds_the_limit(lake: Lake) -> None:
     with mock.patch.object(rules_history, "MAX_BYTES", 1):
         add_rules_change(lake.place, RulesChange("first", lake.now, None, Rules(1)))
         add_rules_change(lake.place, RulesChange("second", lake.now, Rules(1), Rules(2)))

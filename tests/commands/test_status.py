@@ -197,7 +197,7 @@ def test_a_repository_that_cannot_be_read_is_shown_beside_the_others(
     alone.stopped(3, "damaged/mark.json is not a valid mark record")
 
 
-def test_status_of_an_unknown_repository_is_an_error(still: Marked, lakegc: Lakegc) -> None:
+def test_the_status_of_an_unknown_repository_is_refused(still: Marked, lakegc: Lakegc) -> None:
     """An unknown repository is not shown as one without marks."""
     lakegc(still.settings, "status", "nowhere").stopped(1, "nowhere")
 

@@ -47,7 +47,7 @@ def test_each_step_depends_on_the_one_before_it(earlier: str, later: str) -> Non
     assert key(earlier) in GRAPH.get(key(later)).parent_keys
 
 
-def test_the_only_possible_order_of_the_jobs_steps_is_the_chain() -> None:
+def test_the_steps_of_the_job_can_only_run_in_the_order_of_the_chain() -> None:
     """A mark's record is checked against the chain."""
     steps = [node.name for node in defs.resolve_job_def(mark_job.name).nodes_in_topological_order]
 

@@ -362,7 +362,7 @@ def test_invalid_options_are_refused_before_a_mark_begins(world: World) -> None:
 
 
 @pytest.mark.parametrize("only", CHAIN[1:])
-def test_a_step_of_a_mark_that_was_never_begun_fails(world: World, only: str) -> None:
+def test_a_step_of_a_mark_that_never_began_fails(world: World, only: str) -> None:
     """The step fails with one sentence, and creates no folder."""
     before = world.files()
     failure = failure_of(world, "lake:never-begun", only=only)

@@ -178,7 +178,7 @@ def test_a_repository_that_fails_its_preflight_gets_one_failing_run_and_delays_n
     assert not any(PREFLIGHT_TAG in request.tags for request in recovered)
 
 
-def test_a_preflight_failure_that_its_run_did_not_report_gets_another_run(
+def test_a_preflight_failure_that_the_first_run_did_not_report_gets_another_run(
     night: Night, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first run reported nothing, so the same failure isn't known yet."""

@@ -121,7 +121,7 @@ def test_recorded_capabilities_of_the_wrong_type_or_size_are_not_used(field: dic
 
 
 @pytest.mark.parametrize("field", [{"rows": [0]}, {"rows": -1}, {"size": "3"}, {"name": "../m2/a/0.parquet"}], ids=str)
-def test_a_list_of_files_with_an_impossible_file_is_refused(field: dict[str, Any]) -> None:
+def test_a_list_of_files_with_an_invalid_entry_is_refused(field: dict[str, Any]) -> None:
     listed = json.loads((RECORDED / "files.json").read_bytes())
     listed["files"][0] |= field
     namespace.put(f"{MARK}a/{LIST_NAME}", json.dumps(listed).encode())

@@ -276,7 +276,7 @@ def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Busy]:
         yield Busy(lake, mark, free.address, landed.address, renamed.address, topic.address, withdrawn.address)
 
 
-def test_a_commit_created_between_the_list_and_the_walk_is_live(busy: Busy) -> None:
+def test_objects_of_a_commit_created_between_the_servers_list_and_the_walk_are_live(busy: Busy) -> None:
     """It is created after the list of commits was written, and before the commits are walked.
 
     treeverse/lakeFS#8282, treeverse/lakeFS#8261

@@ -125,17 +125,17 @@ def test_recordings_exist() -> None:
     assert RECORDINGS
 
 
-def test_the_rule_retains_every_commit_that_the_server_lists(history: History) -> None:
+def test_lakegc_retains_every_commit_that_the_server_lists(history: History) -> None:
     assert history.listed - history.retained() == set()
 
 
-def test_walks_that_stop_early_give_exactly_the_servers_lists(history: History) -> None:
-    """The walks begin in the order of ids, and stop early."""
+def test_walks_that_stop_early_retain_exactly_the_commits_that_the_server_lists(history: History) -> None:
+    """The walks begin in the order of ids."""
     for listed in history.server_lists:
         assert {commit_id for commit_id, _ in listed} == walks_in_the_servers_order(history)
 
 
-def test_the_rule_retains_what_the_oracles_walks_retain(history: History) -> None:
+def test_lakegc_retains_the_commits_that_the_oracles_walks_retain(history: History) -> None:
     """The histories are those of recorded repositories."""
     if history.rules is None:
         assert history.retained() == {commit.id for commit in history.commits}

@@ -57,7 +57,7 @@ class CustomResponse:
 
 
 Plan = Callable[[str, str, bytes], Fault | CustomResponse | None]
-"""Method, path with query, and body of a request; what is to become of it."""
+"""Gets the method, path with query, and body of a request. Returns its fault or response, or None to forward it."""
 
 
 @dataclass

@@ -121,7 +121,7 @@ REFERENCES: Mapping[KeepReason, tuple[Callable[[Lake], AbstractContextManager[No
 
 
 @pytest.mark.parametrize("reason", KEEP_REASONS, ids=lambda reason: reason.name)
-def test_each_reason_keeps_an_object_out_of_the_expired_set(lake: Lake, reason: KeepReason) -> None:
+def test_each_keep_reason_keeps_an_object_out_of_the_expired_set(lake: Lake, reason: KeepReason) -> None:
     """Other garbage still expires."""
     comes_about, _ = CASES[reason]
     with comes_about(lake):
@@ -131,7 +131,7 @@ def test_each_reason_keeps_an_object_out_of_the_expired_set(lake: Lake, reason: 
 
 
 @pytest.mark.parametrize("reason", [*REFERENCES, *KEEP_REASONS], ids=lambda reason: reason.name)
-def test_each_reason_rescues_an_object_in_a_sweep(lake: Lake, reason: KeepReason) -> None:
+def test_each_keep_reason_rescues_an_object_in_a_sweep(lake: Lake, reason: KeepReason) -> None:
     """The reason applies only after the mark was approved. The re-verification keeps the object, and the report says
     why."""
     marked = Marker().mark(lake.sandbox.settings, "lake", "m1", ANY_AGE)
