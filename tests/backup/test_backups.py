@@ -82,7 +82,8 @@ def lake(sandbox: Sandbox, lakegc: Lakegc, request: pytest.FixtureRequest) -> La
 
 
 def test_with_a_configured_backup_a_sweep_deletes_only_objects_in_the_backup(lake: Lake, tmp_path: Path) -> None:
-    """The sweep requires a complete backup of this set that still contains each object."""
+    """The sweep requires a complete backup of the approved set, and deletes only objects whose copies are still
+    intact."""
     to, other = str(tmp_path / "backups"), str(tmp_path / "elsewhere")
     lake.mark()
     before = lake.contents()
@@ -109,7 +110,7 @@ def test_with_a_configured_backup_a_sweep_deletes_only_objects_in_the_backup(lak
 
 
 def test_a_restored_backup_has_the_same_bytes_under_the_same_nested_keys(lake: Lake, tmp_path: Path) -> None:
-    """After backup, sweep and restore, every object has its bytes under its full key, and lakeFS reads it.
+    """lakeFS can read the restored objects of an expired commit.
 
     treeverse/lakeFS#4775
     """

@@ -115,11 +115,10 @@ def create_folder(to: str) -> StoreSettings:
     return StoreSettings()
 
 
-def test_a_backup_counts_vanished_and_changed_objects_and_a_restore_names_missing_keys(
+def test_a_backup_counts_vanished_and_changed_objects_and_a_restore_reports_keys_without_a_copy(
     commands: Commands, lake: ApprovalLake, tmp_path: Path
 ) -> None:
-    """A backup counts objects that have vanished or differ from the mark; a restore names keys that aren't in the
-    backup."""
+    """The other given keys are restored. A prefix without any copies is refused."""
     to = str(tmp_path / "to")
     lake.add_mark(ADDRESSES)
     write_objects(lake, ADDRESSES[1:3])
@@ -210,7 +209,7 @@ def add_to_backup(lake: ApprovalLake, to: str, *addresses: str) -> None:
     place.store().write(f"{folder}backup.json", altered.to_json())
 
 
-def test_keys_that_no_mark_can_name_are_not_restored(commands: Commands, lake: ApprovalLake, tmp_path: Path) -> None:
+def test_keys_that_no_mark_can_contain_are_not_restored(commands: Commands, lake: ApprovalLake, tmp_path: Path) -> None:
     """The list of a backup isn't signed. Anyone who can write to it could plant marks, approvals, holds, summaries of
     marks, or objects that other tools mistake for those."""
     to, listed = str(tmp_path / "to"), tmp_path / "keys"
@@ -231,7 +230,7 @@ def test_keys_that_no_mark_can_name_are_not_restored(commands: Commands, lake: A
     assert commands("restore", "m1", to, "--prefix", "data/s/")["objects"] == {"copied": 3}
 
 
-def test_a_backup_without_a_finished_mark_or_a_destination_is_refused(
+def test_a_backup_needs_a_finished_mark_a_destination_and_a_valid_bandwidth(
     commands: Commands, lake: ApprovalLake, tmp_path: Path
 ) -> None:
     """No object is written."""
@@ -255,7 +254,7 @@ def test_a_backup_in_the_repositorys_own_namespace_is_refused(
     link = tmp_path / "link"
     link.symlink_to(lake.folder)
     before = files(lake.folder)
-    settings, no_repositories = lake.place.settings, cast(LakeFS, NoRepositories())
+    settings, no_others = lake.place.settings, cast(LakeFS, OtherRepositories())
     inside = (
         str(lake.folder), f"{lake.folder}/", f"{lake.folder}/data/backups", f"local://{lake.name}",
         f"local://{lake.name}//deep", f"local://{lake.folder}/x", f"file://{lake.folder}", str(link / "x"),
@@ -263,7 +262,7 @@ def test_a_backup_in_the_repositorys_own_namespace_is_refused(
     )  # fmt: skip
     for to in inside:
         with pytest.raises(Refused, match="namespace"):
-            refuse_overlap(parse_place(to, settings), lake.target, f"{lake.name}/m1/", no_repositories)
+            refuse_overlap(parse_place(to, settings), lake.target, f"{lake.name}/m1/", no_others)
     commands.fails(3, ["namespace"], "backup", "m1", str(link / "x"))
 
     assert files(lake.folder) == before
@@ -272,7 +271,7 @@ def test_a_backup_in_the_repositorys_own_namespace_is_refused(
 def test_a_destination_without_write_access_is_refused_before_anything_is_copied(
     commands: Commands, lake: ApprovalLake, tmp_path: Path
 ) -> None:
-    """The message says what to do."""
+    """The error states the reason."""
     lake.add_mark(ADDRESSES)
     file = tmp_path / "file"
     file.write_bytes(b"")
@@ -283,8 +282,8 @@ def test_a_destination_without_write_access_is_refused_before_anything_is_copied
         commands.fails(1, ["AccessDenied"], "backup", "m1", "s3://elsewhere/to", retry_total_s="0", **known)
 
 
-class NoRepositories:
-    """Servers with no repositories other than those given. Those of `hidden` can't be listed, for lack of
+class OtherRepositories:
+    """Servers that have only the given repositories. Those of the server `hidden` can't be listed, for lack of
     permission."""
 
     def __init__(self, *others: Repository, servers: tuple[str, ...] = ("",), hidden: str | None = None) -> None:
@@ -322,20 +321,21 @@ def repository(name: str, uri: str) -> Repository:
 def test_every_spelling_of_the_namespace_is_refused_as_a_backup_destination(
     namespace: str, blockstore: str, inside: list[str], outside: list[str]
 ) -> None:
-    """Spellings of buckets, containers and folders are tried."""
+    """A destination in which the backup's own folder would be in the namespace is also refused. Similar names of other
+    places are accepted."""
     target = Target(repository("mine", namespace), blockstore, Place(Namespace.parse(namespace), StoreSettings()))
-    no_repositories = cast(LakeFS, NoRepositories())
+    no_others = cast(LakeFS, OtherRepositories())
     for uri in inside:
         with pytest.raises(Refused, match="namespace"):
-            refuse_overlap(parse_place(uri, StoreSettings()), target, "mine/m1/", no_repositories)
+            refuse_overlap(parse_place(uri, StoreSettings()), target, "mine/m1/", no_others)
     for uri in outside:
-        refuse_overlap(parse_place(uri, StoreSettings()), target, "mine/m1/", no_repositories)
+        refuse_overlap(parse_place(uri, StoreSettings()), target, "mine/m1/", no_others)
 
 
 def test_a_backup_in_another_repositorys_namespace_is_refused() -> None:
     """The other repository's collector would delete the backup as garbage."""
     place = Place(Namespace.parse("s3://bucket/lake"), StoreSettings())
-    others = cast(LakeFS, NoRepositories(repository("other", "s3://bucket/other")))
+    others = cast(LakeFS, OtherRepositories(repository("other", "s3://bucket/other")))
     target = Target(repository("mine", "s3://bucket/lake"), "s3", place)
 
     with pytest.raises(Refused, match="other"):
@@ -343,12 +343,12 @@ def test_a_backup_in_another_repositorys_namespace_is_refused() -> None:
 
 
 def test_a_backup_in_the_namespace_of_another_servers_repository_is_refused(tmp_path: Path) -> None:
-    """It is refused even if the repositories of its own server can't be listed, and although each server's local
-    adapter has its own folder."""
+    """The destination is refused even if the repositories of the marked repository's own server can't be listed, and
+    although each server's local adapter has its own folder."""
     place = Place(Namespace.parse("local://lake"), StoreSettings(local_path=str(tmp_path / "prod")), server="prod")
     target = Target(repository("prod/lake", "local://lake"), "local", place)
     lab = repository("lab/lake", "local://lake")
-    servers = cast(LakeFS, NoRepositories(lab, servers=("prod", "lab"), hidden="prod"))
+    servers = cast(LakeFS, OtherRepositories(lab, servers=("prod", "lab"), hidden="prod"))
     to = parse_place(str(tmp_path / "lab/lake/data/x"), StoreSettings())
 
     with pytest.raises(Refused, match="of lab/lake"):

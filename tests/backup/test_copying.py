@@ -281,8 +281,8 @@ def test_a_copy_that_differs_is_removed(task: Task, monkeypatch: pytest.MonkeyPa
     assert [stored.key for page in target.pages("data/") for stored in page.objects] == []
 
 
-def test_all_threads_share_the_bandwidth_limit() -> None:
-    """After the first piece, no more bytes are sent per second than allowed."""
+def test_no_more_bytes_per_second_are_sent_than_the_bandwidth_limit_allows() -> None:
+    """The first piece is sent at once. Without a limit, pieces pass unchanged."""
     clock, waited = [0.0], []
 
     def wait(seconds: float) -> None:

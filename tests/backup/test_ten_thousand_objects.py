@@ -97,7 +97,7 @@ class Lake:
     def run_and_kill(self, arguments: tuple[str, ...], store: Store, trace: str, **more: str) -> None:
         """Run a command and kill it once the first file of its log exists.
 
-        Its lease is removed, because it would take ten minutes to expire.
+        The lease of the killed command is removed, because it would take ten minutes to expire.
         """
         home = self.folder / "home"
         home.mkdir(exist_ok=True)

@@ -64,7 +64,7 @@ def test_objects_written_in_pieces_are_read_back_with_the_same_bytes_and_metadat
 
 @pytest.mark.parametrize("size", [5, PART + 7])
 def test_puts_and_copies_never_replace_an_object(provider: Provider, size: int) -> None:
-    """An existing object stays as it is."""
+    """Copies are tested only on stores that respect conditions of copies."""
     source, target = two_stores(provider)
     data = b"x" * size
     target.write("there", b"first")
@@ -81,7 +81,7 @@ def test_puts_and_copies_never_replace_an_object(provider: Provider, size: int) 
 
 @pytest.mark.parametrize("size", [5, PART + 7])
 def test_an_object_that_replaced_the_written_one_is_not_removed(provider: Provider, size: int) -> None:
-    """The remove requires the tag of the written object; removing a missing object does nothing."""
+    """Removal requires the tag of the written object; removing a missing object does nothing."""
     store = provider.open(provider.uri())
     streams, data = in_parts(store), b"x" * size
     own, replaced = (streams.put(key, [data], properties_for_data(store, data)) for key in ("ours", "replaced"))
@@ -124,7 +124,7 @@ def test_a_server_side_copy_keeps_bytes_type_and_metadata(provider: Provider) ->
 
 
 def test_an_object_replaced_or_removed_since_the_lookup_is_not_copied(provider: Provider) -> None:
-    """The read requires the object that was looked up."""
+    """Reads and copies require the object that was looked up."""
     source, target = two_stores(provider)
     source.write("a", b"first")
     streams = source.streams
@@ -132,10 +132,8 @@ def test_an_object_replaced_or_removed_since_the_lookup_is_not_copied(provider: 
     source.write("a", b"other bytes")
     with pytest.raises(Changed):
         list(streams.pieces("a", properties))
-    if provider.name not in (
-        "moto",
-        "local",
-    ):  # moto ignores the condition, and a local copy looks the object up again; see copies
+    # moto ignores the condition, and a local copy looks the object up again
+    if provider.name not in ("moto", "local"):
         with pytest.raises(Changed):
             target.streams.copy(streams, looked_up, "b")
     source.delete_many(["a"])
@@ -160,8 +158,10 @@ def test_an_object_too_large_for_one_request_is_copied_in_parts_with_its_metadat
         target.copy(source, stores[0].stat("a"), "b")
 
 
-def test_copying_or_reading_an_archived_object_raises_cold(moto_server: MotoServer, azurite: Azurite) -> None:
-    """Callers can distinguish it from all other failures."""
+def test_copying_or_reading_an_archived_object_raises_in_archive_tier(
+    moto_server: MotoServer, azurite: Azurite
+) -> None:
+    """Callers can distinguish this error from all other failures."""
     from spark_resources.stores.transfer import InArchiveTier
 
     moto_server.make_bucket("cold")
@@ -181,7 +181,7 @@ def test_copying_or_reading_an_archived_object_raises_cold(moto_server: MotoServ
 
 
 def test_all_parts_but_the_last_have_the_same_length() -> None:
-    """Incoming pieces may have any length."""
+    """Incoming pieces may have any length. Their hash covers all bytes."""
     pieces = [b"ab", b"", b"cdefghij", b"k"]
 
     assert list(split_into_parts(iter(pieces), 3)) == [b"abc", b"def", b"ghi", b"jk"]
@@ -190,7 +190,7 @@ def test_all_parts_but_the_last_have_the_same_length() -> None:
     assert HashingIterator([b"a", b"b"]).drain().md5 == "187ef4436122d1cc2f40dc2b92f0eba0"
 
 
-def test_looking_up_or_copying_a_missing_object_raises_not_found(provider: Provider) -> None:
+def test_streaming_or_copying_a_missing_object_raises_not_found(provider: Provider) -> None:
     """Restores and sweeps rely on this."""
     source, target = two_stores(provider)
     streams = source.streams

@@ -1,4 +1,4 @@
-"""A proxy between lakegc and a sandbox that can change responses, and a repository with some garbage."""
+"""A proxy that can change responses between lakegc and a sandbox, and a repository with some garbage."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Lake:
     def records(self) -> list[MarkRecord]:
         return list(marks(self.target.place))
 
-    def has_no_finished_mark(self) -> None:
+    def check_no_finished_mark(self) -> None:
         """Check that no mark is finished, and that there is no summary that would let the reference collector sweep
         one."""
         assert {record.state for record in self.records()} <= {MarkState.MARKING, MarkState.FAILED}

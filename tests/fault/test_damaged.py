@@ -53,13 +53,15 @@ def range_ids(lake: Lake, commit: Commit) -> list[str]:
 
 
 @pytest.mark.parametrize("damage_file", WAYS_TO_DAMAGE)
-def test_a_damaged_range_of_a_retained_commit_stops_the_mark(lakegc: Lakegc, lake: Lake, damage_file: Damage) -> None:
+def test_a_missing_or_damaged_range_of_a_retained_commit_stops_the_mark(
+    lakegc: Lakegc, lake: Lake, damage_file: Damage
+) -> None:
     """The error names the range. If it were skipped, its addresses would look like garbage."""
     range_id = range_ids(lake, lake.commits[1])[0]
     lake.server.after("/prepare_commits/status", lambda _: damage_file(table(lake, range_id)))
 
     mark(lakegc, lake).stopped(3, range_id)
-    lake.has_no_finished_mark()
+    lake.check_no_finished_mark()
 
 
 def test_a_range_replaced_by_one_with_different_keys_stops_the_mark(lakegc: Lakegc, lake: Lake) -> None:
@@ -69,7 +71,7 @@ def test_a_range_replaced_by_one_with_different_keys_stops_the_mark(lakegc: Lake
     swap_ranges(lake)
 
     mark(lakegc, lake).stopped(3, range_ids(lake, lake.commits[-1])[0])
-    lake.has_no_finished_mark()
+    lake.check_no_finished_mark()
 
 
 def test_a_range_replaced_by_one_with_the_same_keys_stops_the_mark(lakegc: Lakegc, lake: Lake) -> None:
@@ -77,7 +79,7 @@ def test_a_range_replaced_by_one_with_the_same_keys_stops_the_mark(lakegc: Lakeg
     swap_ranges(lake)
 
     mark(lakegc, lake).stopped(3, range_ids(lake, lake.commits[-1])[0])
-    lake.has_no_finished_mark()
+    lake.check_no_finished_mark()
 
 
 def swap_ranges(lake: Lake) -> None:
@@ -88,7 +90,7 @@ def swap_ranges(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("damage_file", WAYS_TO_DAMAGE)
-def test_a_missing_or_unreadable_metarange_stops_the_mark(lakegc: Lakegc, lake: Lake, damage_file: Damage) -> None:
+def test_a_missing_or_damaged_metarange_stops_the_mark(lakegc: Lakegc, lake: Lake, damage_file: Damage) -> None:
     """The error names the metarange.
 
     apache/carbondata#3899
@@ -97,7 +99,7 @@ def test_a_missing_or_unreadable_metarange_stops_the_mark(lakegc: Lakegc, lake: 
     lake.server.after("/prepare_commits/status", lambda _: damage_file(table(lake, metarange_id)))
 
     mark(lakegc, lake).stopped(3, metarange_id)
-    lake.has_no_finished_mark()
+    lake.check_no_finished_mark()
 
 
 def test_a_metarange_replaced_by_another_one_stops_the_mark(lakegc: Lakegc, lake: Lake) -> None:
@@ -106,14 +108,14 @@ def test_a_metarange_replaced_by_another_one_stops_the_mark(lakegc: Lakegc, lake
     lake.server.after("/prepare_commits/status", lambda _: table(lake, new).write_bytes(table(lake, old).read_bytes()))
 
     mark(lakegc, lake).stopped(3, new)
-    lake.has_no_finished_mark()
+    lake.check_no_finished_mark()
 
 
 # --- the commit graph -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("damage_file", WAYS_TO_DAMAGE)
-def test_a_damaged_dump_of_commits_stops_the_mark(lakegc: Lakegc, lake: Lake, damage_file: Damage) -> None:
+def test_a_missing_or_damaged_dump_of_commits_stops_the_mark(lakegc: Lakegc, lake: Lake, damage_file: Damage) -> None:
     """The error names the dump. Otherwise, commits would be lost together with their objects."""
     dumped: list[str] = []
 
@@ -125,7 +127,7 @@ def test_a_damaged_dump_of_commits_stops_the_mark(lakegc: Lakegc, lake: Lake, da
     outcome = mark(lakegc, lake)
 
     outcome.stopped(3, dumped[0])
-    lake.has_no_finished_mark()
+    lake.check_no_finished_mark()
 
 
 def test_a_damaged_range_of_the_dump_stops_the_mark(lakegc: Lakegc, lake: Lake) -> None:
@@ -141,7 +143,7 @@ def test_a_damaged_range_of_the_dump_stops_the_mark(lakegc: Lakegc, lake: Lake) 
     outcome = mark(lakegc, lake)
 
     outcome.stopped(3, parts[0])
-    lake.has_no_finished_mark()
+    lake.check_no_finished_mark()
 
 
 # --- the server's list of retained commits --------------------------------------------------------------------------
@@ -164,7 +166,7 @@ def keep_header_only(file: Path) -> None:
     [remove, clear, keep_header_only, change_header, make_row_unreadable],
     ids=lambda damage_file: damage_file.__name__,
 )
-def test_a_damaged_list_of_commits_stops_the_mark(lakegc: Lakegc, lake: Lake, damage_file: Damage) -> None:
+def test_a_missing_or_damaged_list_of_commits_stops_the_mark(lakegc: Lakegc, lake: Lake, damage_file: Damage) -> None:
     """The error names a `commits.csv` that is missing, empty, or unreadable in any row. Otherwise, fewer commits would
     be retained."""
     lake.server.after(
@@ -172,7 +174,7 @@ def test_a_damaged_list_of_commits_stops_the_mark(lakegc: Lakegc, lake: Lake, da
     )
 
     mark(lakegc, lake).stopped(3, "commits.csv")
-    lake.has_no_finished_mark()
+    lake.check_no_finished_mark()
 
 
 def test_a_failed_mark_is_recorded_and_its_id_cannot_be_reused(lakegc: Lakegc, lake: Lake) -> None:
@@ -201,34 +203,34 @@ def files_at(lake: Lake, body: dict[str, Any]) -> list[Path]:
 
 
 def test_a_lost_file_of_staged_addresses_stops_the_mark(lakegc: Lakegc, lake: Lake) -> None:
-    """The server announces how many pages there are."""
+    """The server announces how many files there are."""
     lake.server.after("/prepare_uncommited", lambda body: [file.unlink() for file in files_at(lake, body)])
 
     mark(lakegc, lake).stopped(3, "reported 1 file with staged addresses", "the store has 0")
-    lake.has_no_finished_mark()
+    lake.check_no_finished_mark()
 
 
 def test_one_lost_file_of_several_with_staged_addresses_stops_the_mark(lakegc: Lakegc, lake: Lake) -> None:
     """The server announces three staged objects in two pages."""
     lake.repository.put("main", "staged as well", b"1")
     lake.repository.put("main", "and this one", b"2")
-    said_of: list[dict[str, Any]] = []
+    responses: list[dict[str, Any]] = []
 
     def lose_the_last(body: dict[str, Any]) -> None:
-        said_of.append(body)
+        responses.append(body)
         if "continuation_token" not in body:
             files_at(lake, body)[0].unlink()
 
     lake.server.after("/prepare_uncommited", lose_the_last)
 
     mark(lakegc, lake).stopped(3, "staged addresses")
-    assert len(said_of) == 2
-    lake.has_no_finished_mark()
+    assert len(responses) == 2
+    lake.check_no_finished_mark()
 
 
 @pytest.mark.parametrize("damage_file", [truncate, clear, lambda file: file.write_text("physical_address\ndata/x\n")])
 def test_a_damaged_file_of_staged_addresses_stops_the_mark(lakegc: Lakegc, lake: Lake, damage_file: Damage) -> None:
-    """The error names a file that isn't intact Parquet."""
+    """The error names the file, and says that it isn't readable Parquet."""
     names: list[str] = []
 
     def damage(body: dict[str, Any]) -> None:
@@ -240,4 +242,4 @@ def test_a_damaged_file_of_staged_addresses_stops_the_mark(lakegc: Lakegc, lake:
     outcome = mark(lakegc, lake)
 
     outcome.stopped(3, names[0], "not a readable Parquet file")
-    lake.has_no_finished_mark()
+    lake.check_no_finished_mark()

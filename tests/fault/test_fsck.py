@@ -220,7 +220,7 @@ def equally_described_ranges(stored: Stored, ranges: list[str]) -> tuple[str, st
 
 
 def test_without_the_dump_all_tables_are_verified_and_gaps_are_reported(lakegc: Lakegc, stored: Stored) -> None:
-    """Without permission for a dump, logs are walked instead."""
+    """Without permission for a dump, the logs of the branches are read instead."""
     recording = replace(stored.recording, dump_allowed=False)
     stray = next(
         range_id for range_id in stored.ranges(stored.dangling[0].metarange_id) if range_id not in all_ranges(stored)
@@ -285,7 +285,7 @@ def test_lost_live_objects_are_listed_in_the_form_that_a_mark_accepts(
     assert marked.code == 0, marked.err
 
 
-def test_a_forged_commit_and_a_lost_list_are_reported(lakegc: Lakegc, lake: Lake) -> None:
+def test_a_forged_commit_and_a_missing_list_of_retained_commits_are_reported(lakegc: Lakegc, lake: Lake) -> None:
     """The dump is intact, but its commit differs from the commit in the history."""
     forged = lake.commits[0]
 
@@ -313,7 +313,7 @@ def test_a_forged_commit_and_a_lost_list_are_reported(lakegc: Lakegc, lake: Lake
 
 
 def test_unknown_files_under_the_lakefs_prefix_are_not_damage(lakegc: Lakegc, lake: Lake) -> None:
-    """They don't stop a mark either. The report lists one that is named like a table.
+    """Unknown files don't stop a mark either. The report lists one that is named like a table.
 
     treeverse/lakeFS#8518, treeverse/lakeFS#9055
     """
@@ -340,8 +340,9 @@ def test_a_read_only_repository_is_verified_as_far_as_possible(lakegc: Lakegc, l
     assert any("read-only" in sentence for sentence in report["not_verified"])
 
 
-def test_a_file_that_cannot_be_written_stops_the_check_at_once(lakegc: Lakegc, lake: Lake, tmp_path: Path) -> None:
-    """So does an unknown repository. Nothing is read before that."""
+def test_an_unwritable_output_file_or_an_unknown_repository_stops_the_check(
+    lakegc: Lakegc, lake: Lake, tmp_path: Path
+) -> None:
     missing = str(tmp_path / "nowhere" / "missing.txt")
 
     lakegc(lake.settings, "fsck", lake.name, "--write-missing", missing).stopped(2, missing)

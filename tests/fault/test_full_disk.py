@@ -1,4 +1,4 @@
-"""A full disk stops marks and sweeps with a message that names it. Nothing is lost, and both continue once there is
+"""A full disk stops marks and sweeps with a message that says so. Nothing is lost, and both continue once there is
 space again."""
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def json_output(lakegc: Lakegc, sandbox: Sandbox, *arguments: str) -> Any:
     return json.loads(lakegc.output(sandbox.settings, *arguments, "--format", "json"))
 
 
-def freed(disk: SmallDisk, sandbox: Sandbox) -> None:
+def free_space(disk: SmallDisk, sandbox: Sandbox) -> None:
     """Free the disk, and let the lease expire, which the stopped run couldn't release."""
     disk.free()
     sandbox.set_clock(sandbox.now() + LEASE_TIME + timedelta(seconds=1))
@@ -77,7 +77,7 @@ def test_a_mark_stops_if_the_stores_disk_is_full_and_the_next_one_succeeds(
     outcome.stopped(1, "could not ", NO_SPACE)
     marks = json_output(lakegc, sandbox, "status", "lake")["marks"]
     assert {row["state"] for row in marks} <= {"marking", "failed"}
-    freed(small_disk, sandbox)
+    free_space(small_disk, sandbox)
     assert json_output(lakegc, sandbox, "mark", "lake", "--mark-id", "m2", *NO_AGE)["counts"]["expired"] == OBJECTS
 
 
@@ -96,7 +96,7 @@ def test_a_sweep_stops_if_the_stores_disk_is_full_and_is_resumed_with_an_outcome
     deleted = before - keys(sandbox)
     assert bool(deleted) == (kind == "receipt")
     assert deleted <= garbage
-    freed(small_disk, sandbox)
+    free_space(small_disk, sandbox)
     report = json_output(lakegc, sandbox, "sweep", "lake", "m1")
     assert (report["objects"], report["success"]) == ({"deleted": OBJECTS}, True)
     assert keys(sandbox) == before - garbage

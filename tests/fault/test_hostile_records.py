@@ -1,5 +1,5 @@
-"""Records replaced by somebody who can write to the namespace: each command ends with a message, and no record causes a
-bug."""
+"""Records replaced by somebody who can write to the namespace: no command reports a bug in lakegc
+or lets a record control the terminal."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ CONTENTS = {
 
 
 @pytest.mark.parametrize("record", sorted(RECORDS))
-def test_no_content_of_a_record_is_reported_as_a_bug_in_lakegc(lake: Lake, lakegc: Lakegc, record: str) -> None:
+def test_hostile_records_are_not_reported_as_bugs_and_do_not_control_the_terminal(
+    lake: Lake, lakegc: Lakegc, record: str
+) -> None:
     lake.add_mark()
     arguments = [lake.name if word == "LAKE" else word for word in RECORDS[record]]
     bugs = []

@@ -21,10 +21,10 @@ def test_an_empty_listing_stops_the_mark_if_commits_have_objects(lakegc: Lakegc,
     settings = {**lake.settings, "max_missing": "1000"}
 
     lakegc(settings, "mark", lake.name, *NO_AGE).stopped(3, "4 of 4 live addresses", lake.name, "the listing is wrong")
-    lake.has_no_finished_mark()
+    lake.check_no_finished_mark()
 
 
-def test_a_repository_without_any_objects_is_marked(lake: Lake) -> None:
+def test_a_repository_without_any_objects_can_be_marked(lake: Lake) -> None:
     """No object is stored, committed or staged, so none is missing or expired. This holds for full and incremental
     marks."""
     lake.sandbox.create(empty := f"{lake.name}-empty")
@@ -46,7 +46,7 @@ def test_a_failed_or_empty_listing_of_branches_stops_the_mark(lake: Lake, status
 
     with pytest.raises(LakegcError, match="branches"):
         Marker().mark(lake.settings, lake.name, "m1", ANY_AGE)
-    lake.has_no_finished_mark()
+    lake.check_no_finished_mark()
 
 
 def no_results(response: dict[str, Any]) -> None:
@@ -67,12 +67,12 @@ def test_live_objects_that_are_missing_from_the_listing_stop_the_mark(
     lakegc(lake.settings, "mark", lake.name, "--mark-id", "m1", *NO_AGE).stopped(
         3, "2 of 4 live addresses", *missing, "--accept-missing"
     )
-    lake.has_no_finished_mark()
+    lake.check_no_finished_mark()
     known = tmp_path / "known"
     known.write_text(f"{missing[0]}\n")
     arguments = ["mark", lake.name, *NO_AGE, "--accept-missing", str(known)]
     lakegc(lake.settings, *arguments, "--mark-id", "m2").stopped(3, missing[1])
-    lake.has_no_finished_mark()
+    lake.check_no_finished_mark()
     known.write_text("".join(f"{address}\n" for address in missing))
 
     assert lakegc(lake.settings, *arguments, "--mark-id", "m3").code == 0
@@ -98,7 +98,7 @@ def test_a_live_address_in_another_spelling_of_the_namespace_stops_the_mark(
         lake.repository.commit("main", "with a strange address")
 
     lakegc(lake.settings, "mark", lake.name, *NO_AGE).stopped(3, strange, f"local://{lake.name}", "live object")
-    lake.has_no_finished_mark()
+    lake.check_no_finished_mark()
 
 
 def test_a_live_address_whose_host_differs_in_case_stops_the_mark(lakegc: Lakegc, lake: Lake) -> None:
@@ -109,4 +109,4 @@ def test_a_live_address_whose_host_differs_in_case_stops_the_mark(lakegc: Lakegc
     lake.repository.commit("main", "with a strange address")
 
     lakegc(lake.settings, "mark", lake.name, *NO_AGE).stopped(3, strange, f"local://{lake.name}")
-    lake.has_no_finished_mark()
+    lake.check_no_finished_mark()

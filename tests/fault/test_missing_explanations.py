@@ -9,7 +9,7 @@ from tests.fault.conftest import NO_AGE, Lake, Lakegc
 from tests.fault.test_damaged import range_ids, table, truncate
 
 
-def test_the_reason_is_unknown_if_a_damaged_commit_may_refer_to_the_object(lakegc: Lakegc, lake: Lake) -> None:
+def test_the_expiry_reason_is_unknown_if_a_damaged_commit_may_refer_to_the_object(lakegc: Lakegc, lake: Lake) -> None:
     """The review names the damaged range of the expired commit."""
     (only_expired,) = set(range_ids(lake, lake.commits[0])) - set(range_ids(lake, lake.commits[1]))
     lake.server.after("/prepare_commits/status", lambda _: truncate(table(lake, only_expired)))

@@ -1,4 +1,4 @@
-"""Paths that are not UTF-8: the server can't show or probe them, and everything else works."""
+"""Paths that are not UTF-8 can't be probed. Marks still finish, and keep every object that may be served at one."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_objects_of_the_same_size_as_one_served_at_a_non_utf8_path_are_kept(lake
 
 
 def test_the_repository_and_branch_of_a_non_utf8_path_are_reported(tmp_path: Path) -> None:
-    """Such a path keeps objects of all repositories, so an operator has to know where to rename it."""
+    """Such a path protects objects in all repositories, so an operator has to know where to rename it."""
     with Sandbox(tmp_path) as sandbox:
         lake, neighbor = sandbox.create("lake"), sandbox.create("neighbor")
         entry = neighbor.put("main", "moved", b"size of 10")

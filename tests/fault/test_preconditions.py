@@ -106,7 +106,7 @@ def test_a_mark_is_refused_if_the_lease_is_unreadable(lakegc: Lakegc, lake: Lake
 
 
 def test_a_store_without_conditional_writes_is_refused(lakegc: Lakegc, lake: Lake, moto_server: MotoServer) -> None:
-    """The message names the setting that allows it for a single deployment."""
+    """The message names the setting that permits such a store for a single deployment."""
     moto_server.make_bucket("fault-conditions")
     lake.server.after("/config", lambda response: response["storage_config"].update(blockstore_type="s3"))
     lake.server.after(
@@ -122,9 +122,9 @@ def test_a_store_without_conditional_writes_is_refused(lakegc: Lakegc, lake: Lak
         )
 
 
-def test_a_change_of_rules_during_a_mark_stops_it(lakegc: Lakegc, lake: Lake) -> None:
-    """Without this, the mark would apply two different sets of rules."""
+def test_a_change_to_the_rules_during_a_mark_stops_the_mark(lakegc: Lakegc, lake: Lake) -> None:
+    """Otherwise, the mark would apply two different sets of rules."""
     lake.server.after("/prepare_commits/status", lambda _: set_rules(lake.repository, Rules(3)))
 
     lakegc(lake.settings, "mark", lake.name, *NO_AGE).stopped(3, "rules", lake.name, "Make a new mark")
-    lake.has_no_finished_mark()
+    lake.check_no_finished_mark()

@@ -30,7 +30,7 @@ STAGED = tuple(f"staged/{number}" for number in range(5))
 
 @dataclass
 class Lake:
-    """A repository in a store, with five staged objects on main and one object of garbage."""
+    """A repository in a store, with five staged objects on main and one garbage object."""
 
     sandbox: Sandbox
     requests: list[str]
@@ -99,9 +99,11 @@ def lake_in(folder: Path, place: StorePlace | None = None) -> Iterator[Lake]:
 
 @pytest.mark.parametrize("branch_behind", [True, False], ids=["empty page", "branch not found"])
 @pytest.mark.parametrize("objects", [5, 3], ids=["last page", "only page"])
-def test_an_empty_list_is_rejected_while_objects_are_staged(lake: Lake, objects: int, branch_behind: bool) -> None:
-    """If a branch is deleted during the scan, the list is empty or fails. If it were used, all staged objects would be
-    deleted."""
+def test_staged_objects_do_not_expire_if_a_page_of_their_list_is_empty_or_fails(
+    lake: Lake, objects: int, branch_behind: bool
+) -> None:
+    """If a branch is deleted during the scan, the server returns an empty page or an error. If the list were used, all
+    staged objects that it lacks would be deleted."""
     if branch_behind:
         lake.repository.create_branch("without-changes", "main")
     for path in STAGED[objects:]:  # three are on a page
@@ -116,7 +118,7 @@ def test_an_empty_list_is_rejected_while_objects_are_staged(lake: Lake, objects:
 
 
 def test_an_empty_list_is_rejected_when_a_sweep_re_verifies(lake: Lake) -> None:
-    """Without this, the re-verification would miss an object that was garbage when it was marked and is now staged."""
+    """Otherwise, the re-verification would miss an object that was garbage when it was marked and is now staged."""
     restaged = lake.add_garbage("restaged")
     lake.repository.create_branch("without-changes", "main")
     assert restaged in lake.mark().expired
@@ -208,16 +210,17 @@ def test_the_mark_stops_if_neither_the_list_nor_the_diffs_are_complete(lake: Lak
         lake.mark()
 
 
-def test_unreadable_staging_records_stop_the_mark(lake: Lake) -> None:
-    """The server's list and diff end there without an error, so objects staged after it would look like garbage."""
+def test_an_unreadable_staging_record_stops_the_mark(lake: Lake) -> None:
+    """The server's list and diff end at the record without an error, so objects staged after it would look like
+    garbage."""
     lake.sandbox.faults.unreadable_records = {("main", "staged/2")}
 
     with pytest.raises(LakegcError, match="some staged objects are unknown"):
         lake.mark()
 
 
-def test_a_damaged_record_after_many_unchanged_ones_stops_the_mark(lake: Lake) -> None:
-    """The diff omits files that were rewritten with the same bytes, so it ends long before the record."""
+def test_an_unreadable_staging_record_after_many_unchanged_objects_stops_the_mark(lake: Lake) -> None:
+    """The diff omits objects that were rewritten with the same bytes, so it ends long before the record."""
     same = [f"table/{number:03}" for number in range(150)]
     lake.repository.put_many("main", [(path, b"the same") for path in same])
     lake.repository.commit("main", "a table")

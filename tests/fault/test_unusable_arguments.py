@@ -12,7 +12,7 @@ from tests.support.store_providers import replying
 
 
 def test_the_error_about_an_unknown_repository_names_it(lakegc: Lakegc, lake: Lake) -> None:
-    """The server doesn't know it."""
+    """The error also says to check the name."""
     lakegc(lake.settings, "mark", "no-such-lake").stopped(1, "repository 'no-such-lake'", "Check the name")
 
 
@@ -22,11 +22,10 @@ def test_the_error_about_refused_credentials_names_them_as_the_cause(lakegc: Lak
 
     outcome.stopped(1, "does not accept the credentials", "LAKEGC_SECRET_ACCESS_KEY")
     assert "not-the-right-one" not in outcome.err
-    lake.has_no_finished_mark()
+    lake.check_no_finished_mark()
 
 
 def test_the_error_about_an_unreachable_server_names_it_and_gives_advice(lakegc: Lakegc, lake: Lake) -> None:
-    """The message contains the endpoint."""
     settings = {**lake.settings, "endpoint_url": "http://127.0.0.1:1"}
 
     lakegc(settings, "mark", lake.name).stopped(1, "http://127.0.0.1:1", "Check that the server is running")
@@ -89,7 +88,7 @@ def test_an_invalid_mark_id_is_a_usage_error(lakegc: Lakegc, lake: Lake, mark_id
     lakegc(lake.settings, "mark", lake.name, f"--mark-id={mark_id}").stopped(
         2, "can't be a mark id", "20261121T085000Z"
     )
-    lake.has_no_finished_mark()
+    lake.check_no_finished_mark()
     assert lake.records() == []
 
 
@@ -100,7 +99,7 @@ def test_a_minimum_age_below_24_hours_needs_allow_young(lakegc: Lakegc, lake: La
 
 
 @pytest.mark.parametrize("age", ["tomorrow", "24", "-1h", "1.5.2h", "24h!", "99999999999w"])
-def test_a_minimum_age_without_a_valid_unit_is_a_usage_error(lakegc: Lakegc, lake: Lake, age: str) -> None:
+def test_an_invalid_minimum_age_is_a_usage_error(lakegc: Lakegc, lake: Lake, age: str) -> None:
     """The message says what is expected."""
     lakegc(lake.settings, "mark", lake.name, f"--min-age={age}").stopped(2, age, "24h, 90m or 1d12h")
     assert lake.records() == []
@@ -119,7 +118,7 @@ def test_a_missing_file_of_accepted_losses_is_a_usage_error(lakegc: Lakegc, lake
     lakegc(lake.settings, "mark", lake.name, "--accept-missing", missing).stopped(2, missing)
 
 
-def test_a_list_of_accepted_losses_that_no_record_can_hold_is_a_usage_error(
+def test_a_list_of_accepted_losses_that_is_too_large_for_a_record_is_a_usage_error(
     lakegc: Lakegc, lake: Lake, tmp_path: Path
 ) -> None:
     """A mark with a larger record could be made, but not read again."""

@@ -1,4 +1,5 @@
-"""A namespace written by a lakegc whose marks had format 1: what still works, and what is refused with advice."""
+"""A namespace written by a version of lakegc whose marks had format 1: what still works, and what is refused with
+advice."""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ def json_output(lakegc: Lakegc, sandbox: Sandbox, *arguments: str) -> Any:
     return json.loads(lakegc.output(sandbox.settings, *arguments, "--format", "json"))
 
 
-def test_marks_are_listed_with_their_states(lakegc: Lakegc, sandbox: Sandbox) -> None:
+def test_marks_of_format_1_are_listed_with_their_states(lakegc: Lakegc, sandbox: Sandbox) -> None:
     """An operator who upgrades sees all marks."""
     rows = {row["mark_id"]: row for row in json_output(lakegc, sandbox, "status", REPOSITORY)["marks"]}
 
@@ -89,9 +90,8 @@ def test_sweeping_a_mark_of_format_1_is_refused_with_advice(lakegc: Lakegc, sand
     assert objects(sandbox) == before
 
 
-def test_an_unfinished_sweep_of_an_earlier_format_is_not_resumed(lakegc: Lakegc, sandbox: Sandbox) -> None:
-    """The sweep was killed or had failures. The names of the files that a sweep reads and writes have changed since
-    then."""
+def test_a_sweep_of_an_earlier_format_that_had_failures_is_not_resumed(lakegc: Lakegc, sandbox: Sandbox) -> None:
+    """The names of the files that a sweep reads and writes have changed since then."""
     alter(record_file(sandbox, "swept/mark.json"), lambda plain: {**plain, "state": "swept with failures"})
 
     lakegc(sandbox.settings, "sweep", REPOSITORY, "swept").stopped(
@@ -109,14 +109,16 @@ def test_an_unfinished_mark_of_an_earlier_format_is_not_resumed(sandbox: Sandbox
 
 
 @pytest.mark.parametrize("command", ["review", "diff"])
-def test_reviewing_a_mark_of_format_1_is_refused_with_advice(lakegc: Lakegc, sandbox: Sandbox, command: str) -> None:
+def test_reviewing_a_mark_or_comparing_two_marks_of_format_1_is_refused_with_advice(
+    lakegc: Lakegc, sandbox: Sandbox, command: str
+) -> None:
     """The names of what a mark writes have changed."""
     which = ("marked",) if command == "review" else ("approved", "marked")
 
     lakegc(sandbox.settings, command, REPOSITORY, *which).stopped(3, "made by an earlier version of lakegc", MARK_NEW)
 
 
-def test_a_new_mark_after_format_1_is_full_for_a_stated_reason_and_keeps_objects_on_hold(
+def test_a_new_mark_after_marks_of_format_1_is_full_says_why_and_keeps_objects_on_hold(
     lakegc: Lakegc, sandbox: Sandbox
 ) -> None:
     """Marks of format 1 can't be a base, but brakes still compare with the newest one. The new mark is approved and
@@ -140,8 +142,8 @@ def test_a_new_mark_after_format_1_is_full_for_a_stated_reason_and_keeps_objects
     assert target_record(sandbox, "next").basis["chain"] == ["new"]
 
 
-def test_a_mark_that_names_a_base_of_format_1_is_full_for_a_stated_reason(lakegc: Lakegc, sandbox: Sandbox) -> None:
-    """The result is the same as without a named base."""
+def test_a_mark_with_a_chosen_base_of_format_1_is_full_and_says_why(lakegc: Lakegc, sandbox: Sandbox) -> None:
+    """The result is the same as without a chosen base."""
     lakegc.output(sandbox.settings, "mark", REPOSITORY, "--mark-id", "new", "--since", "approved")
 
     basis = target_record(sandbox, "new").basis
@@ -174,8 +176,10 @@ def test_purge_deletes_objects_quarantined_by_an_earlier_version(lakegc: Lakegc,
     assert report["objects"] == {"quarantined": 4}
 
 
-def test_purge_restores_objects_of_an_earlier_format_that_are_live_again(lakegc: Lakegc, sandbox: Sandbox) -> None:
-    """A hold makes them live."""
+def test_purge_restores_an_object_quarantined_by_an_earlier_version_that_is_live_again(
+    lakegc: Lakegc, sandbox: Sandbox
+) -> None:
+    """A hold makes the object live. The others are purged."""
     quarantined = quarantine(sandbox)
     address = sorted(quarantined)[0]
     settings = sandbox.settings
@@ -211,7 +215,7 @@ PROTECTING = {
 
 
 @pytest.mark.parametrize("name", PROTECTING)
-def test_an_unknown_format_of_holds_lease_owner_or_quarantine_stops_marks_and_sweeps(
+def test_an_unknown_format_of_holds_lease_owner_or_quarantine_stops_marks_sweeps_and_purges(
     lakegc: Lakegc, sandbox: Sandbox, name: str
 ) -> None:
     """A newer version may give these files a different meaning, so nothing is deleted."""

@@ -78,7 +78,7 @@ def test_metrics_cover_the_newest_mark_and_all_marks_that_wait_for_approval() ->
     assert found["lakegc_marks_waiting"] == 2
 
 
-def test_metrics_cover_the_newest_sweep_and_all_freed_bytes() -> None:
+def test_metrics_cover_the_newest_sweep_and_what_all_sweeps_freed() -> None:
     purged = report("m0", ended=START - timedelta(days=3), objects={"purged": 5}, sizes={"purged": 500})
     found = values(repository_gauges([], [report(), purged], LIMITS, now=SOON))
 
@@ -97,7 +97,7 @@ def test_metrics_leave_out_marks_of_an_earlier_format() -> None:
     assert repository_gauges([record], [], LIMITS, now=SOON) == []
 
 
-def test_names_of_metrics_follow_the_conventions_of_prometheus() -> None:
+def test_metric_names_are_unique_and_follow_the_conventions_of_prometheus() -> None:
     """Units are suffixes, and `_total` is only for counters, which these are not."""
     gauges = [*repository_gauges([finished_record()], [report()], LIMITS, now=SOON), *backup_gauges(backup())]
 
@@ -176,21 +176,23 @@ def test_a_file_without_metrics_is_not_overwritten(tmp_path: Path, content: byte
     assert path.read_bytes() == content
 
 
-def test_a_missing_folder_is_an_error_and_is_not_created(tmp_path: Path) -> None:
+def test_a_missing_folder_for_the_metrics_raises_an_error_and_is_not_created(tmp_path: Path) -> None:
     with pytest.raises(LakegcError, match=r"doesn't exist\. Create it, or correct LAKEGC_METRICS_FILE"):
         write(tmp_path / "missing" / "lakegc.prom", "lake", 1)
 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_unwritable_file_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+def test_the_error_for_an_unwritable_file_says_what_to_do(tmp_path: Path) -> None:
     """A folder in place of the file can't be written by any user, not even root."""
     (tmp_path / "lakegc.prom").mkdir()
     with pytest.raises(LakegcError, match=r"can't be written: Is a directory\. Make the folder writable"):
         write(tmp_path / "lakegc.prom", "lake", 1)
 
 
-def test_waiting_too_long_for_the_lock_of_the_file_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_too_long_for_the_lock_of_the_file_raises_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(metrics_file, "LOCK_TIMEOUT_S", 0.1)
     path = tmp_path / "lakegc.prom"
     with metrics_file.FileLock(f"{path}.lock"), pytest.raises(LakegcError, match="another process has been writing"):
@@ -222,8 +224,8 @@ def test_the_metrics_of_a_namespace_are_published_even_if_one_record_is_damaged(
 
 
 def test_the_gateway_gets_the_metrics_in_a_group_for_the_repository() -> None:
-    """If there are several servers, the name includes the server's, although the backup's own record has only the
-    id."""
+    """If there are several servers, the label includes the server's name, although the backup's own record has only the
+    repository's id."""
     warnings: list[str] = []
     with receiver() as gateway:
         publish_backup(backup(), "lab/lake", Settings(metrics_push_url=gateway.url), warnings.append)
@@ -238,7 +240,7 @@ def test_the_gateway_gets_the_metrics_in_a_group_for_the_repository() -> None:
 
 
 @pytest.mark.parametrize("status", [400, 500])
-def test_a_failing_gateway_is_a_warning(status: int) -> None:
+def test_a_failing_gateway_causes_only_a_warning(status: int) -> None:
     warnings: list[str] = []
     with receiver() as gateway:
         gateway.statuses = [status]

@@ -91,7 +91,7 @@ def instance() -> Iterator[dg.DagsterInstance]:
 
 @pytest.fixture
 def daemon(instance: dg.DagsterInstance) -> Iterator[Daemon]:
-    """The sensor has just been turned on."""
+    """A daemon whose sensor has just been turned on."""
     with receiver() as hook:
         settings = {"webhook_url": hook.url, "webhook_secret": SECRET, "owners": "ada"}
         yield Daemon(instance, hook, settings, cursor_after_ended_runs(instance).model_dump_json())
@@ -99,7 +99,7 @@ def daemon(instance: dg.DagsterInstance) -> Iterator[Daemon]:
 
 @pytest.fixture
 def on_disk(daemon: Daemon, tmp_path: Path) -> Iterator[Daemon]:
-    """The same, with an instance on disk, in which Dagster keeps each run's events in a separate file."""
+    """A daemon with an instance on disk, in which Dagster keeps each run's events in a separate file."""
     with dg.DagsterInstance.local_temp(str(tmp_path)) as daemon.instance:
         daemon.cursor = cursor_after_ended_runs(daemon.instance).model_dump_json()
         yield daemon
@@ -127,13 +127,13 @@ def test_each_event_is_sent_once(on_disk: Daemon) -> None:
     assert daemon.message == "0 notifications delivered, 0 waiting."
 
 
-def test_a_mark_without_expired_objects_is_not_sent(daemon: Daemon) -> None:
+def test_no_notification_is_sent_for_a_mark_without_expired_objects(daemon: Daemon) -> None:
     daemon.run("mark", "expired_set", {"expired": 0, "expired_bytes": 0}, brakes={"share": True})
 
     assert daemon.tick() == []
 
 
-def test_a_failed_run_is_sent_without_the_text_of_its_error(daemon: Daemon) -> None:
+def test_the_notification_of_a_failed_run_does_not_contain_the_text_of_its_error(daemon: Daemon) -> None:
     """Errors name objects, and may quote server responses."""
     error = Refused("data/a/b is live but missing, says https://user:secret@store", invariant=3)
     daemon.run("mark", "expired_set", error=error)
@@ -145,7 +145,7 @@ def test_a_failed_run_is_sent_without_the_text_of_its_error(daemon: Daemon) -> N
     assert "secret" not in json.dumps(body)
 
 
-def test_a_sweep_with_failures_is_one_event(daemon: Daemon) -> None:
+def test_a_sweep_with_failures_causes_only_one_event(daemon: Daemon) -> None:
     error = FinishedWithFailures("2 failed: data/a/b")
     daemon.run("sweep", "sweep_report", {**SWEPT, "objects.failed": 2, "bytes.failed": 20}, error=error)
     [body] = daemon.tick()
@@ -154,21 +154,21 @@ def test_a_sweep_with_failures_is_one_event(daemon: Daemon) -> None:
     assert "with failures" in body["summary"]
 
 
-def test_a_backup_that_ends_with_failures_is_a_failed_run(daemon: Daemon) -> None:
+def test_a_backup_that_ends_with_failures_is_reported_as_a_failed_run(daemon: Daemon) -> None:
     daemon.run("back_up", "backup", error=FinishedWithFailures("2 objects are archived"))
 
     assert events(daemon.tick()) == [("run_failed", "lake")]
 
 
 @pytest.mark.parametrize(("job", "key"), [("somebody_elses", "lake:m1"), ("mark", "no-partition-of-lakegc")])
-def test_runs_of_other_projects_are_not_sent(daemon: Daemon, job: str, key: str) -> None:
+def test_no_notifications_are_sent_for_runs_of_other_projects(daemon: Daemon, job: str, key: str) -> None:
     daemon.run(job, "expired_set", {"expired": 1, "expired_bytes": 1}, key=key)
     daemon.run(job, "expired_set", error=Refused("no"), key=key)
 
     assert daemon.tick() == []
 
 
-def test_every_job_and_computed_asset_gives_rise_to_notifications() -> None:
+def test_every_asset_and_all_but_three_jobs_cause_notifications() -> None:
     """The exceptions are the job of approvals, whose failure the approver sees, and those of freshness checks and
     retirements, which aren't about a single repository."""
     jobs = {job.name for job in defs.get_repository_def().get_all_jobs() if not job.name.startswith("__")}
@@ -233,7 +233,7 @@ def test_an_event_whose_run_was_deleted_is_dropped(daemon: Daemon) -> None:
     assert "Dagster no longer has the run" in message
 
 
-def test_the_setting_notify_selects_events_by_repository(daemon: Daemon, tmp_path: Path) -> None:
+def test_the_setting_notify_selects_the_events_of_each_repository(daemon: Daemon, tmp_path: Path) -> None:
     (tmp_path / "fleet.toml").write_text(
         '[repositories.lake-a]\nnotify = ["swept"]\n[repositories.lake-b]\nnotify = []'
     )
@@ -253,7 +253,7 @@ def test_slack_gets_a_text_message(daemon: Daemon) -> None:
     ]
 
 
-def test_runs_from_before_the_sensor_was_turned_on_are_not_sent(daemon: Daemon) -> None:
+def test_no_notifications_are_sent_for_runs_before_the_sensor_was_turned_on(daemon: Daemon) -> None:
     daemon.run("mark", "expired_set", {"expired": 1, "expired_bytes": 1})
     daemon.cursor = None
 
@@ -262,7 +262,7 @@ def test_runs_from_before_the_sensor_was_turned_on_are_not_sent(daemon: Daemon) 
     assert daemon.tick() == []
 
 
-def test_without_a_webhook_the_sensor_names_the_setting(daemon: Daemon) -> None:
+def test_without_a_webhook_the_sensor_says_which_setting_is_missing(daemon: Daemon) -> None:
     daemon.settings = {}
     before = daemon.cursor
 

@@ -38,7 +38,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     return documents
 
 
-def test_lines_about_progress_name_the_run_the_repository_and_the_mark(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_lines_contain_the_run_the_repository_and_the_mark(capsys: pytest.CaptureFixture[str]) -> None:
     with environment({"log_format": "json"}), progress("lake", "m1"):
         publish("starting")
         set_run_fields(RunFields("a-run", "lake", "m1"))
@@ -68,7 +68,7 @@ def test_each_warning_is_a_separate_line(capsys: pytest.CaptureFixture[str], mon
     ],
     ids=["a missing setting", "wrong usage", "an invalid setting"],
 )
-def test_errors_are_json_lines_even_if_another_setting_is_invalid(
+def test_usage_and_settings_errors_are_json_lines(
     capsys: pytest.CaptureFixture[str], settings: dict[str, str], arguments: list[str], words: str
 ) -> None:
     with environment({"log_format": "json", **settings}):
@@ -108,7 +108,7 @@ def run_in_dagster() -> dg.ExecuteInProcessResult:
         return location.resolve_job_def("mark").execute_in_process(instance=instance, partition_key="lake:m1")
 
 
-def test_runs_in_dagster_log_the_same_fields(capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_in_dagster_log_the_same_fields_as_commands(capsys: pytest.CaptureFixture[str]) -> None:
     with environment({"log_format": "json"}):
         result = run_in_dagster()
     logged = {line["message"]: line for line in lines(capsys)}
@@ -138,8 +138,8 @@ def test_messages_of_runs_in_dagster_never_control_the_terminal(capsys: pytest.C
     check_terminal_safe(shown)
 
 
-def test_every_job_has_the_logger_of_lakegc(tmp_path: Path) -> None:
-    """So do jobs with other resources, as commands run them."""
+def test_mark_sweep_backup_and_approve_jobs_use_the_logger_of_lakegc(tmp_path: Path) -> None:
+    """Jobs with the resources that commands give them also use it."""
     for definitions in (defs, _with_resources({})):
         for name in ("mark", "sweep", "back_up", "back_up_and_sweep", "approve"):
             assert definitions.resolve_job_def(name).loggers["console"] is console

@@ -62,7 +62,7 @@ def test_the_notification_of_a_sweep_with_failures_says_so_and_counts_removed_ob
     assert notification.numbers == {"objects": 5, "bytes": 500, "failed": 2, "rescued": 1, "late": 0}
 
 
-def test_owners_cannot_mention_anyone_or_link_anywhere_in_slack() -> None:
+def test_names_of_owners_cause_no_mentions_or_links_in_slack() -> None:
     """Slack reads `<!channel>` as a mention and `<https://…>` as a link, and shows control characters as they are."""
     text = json.loads(slack_body(waiting(), ["<!channel>", "R&D", "\x1b[31mred", "\u202egnp"]))["text"]
 
@@ -71,7 +71,7 @@ def test_owners_cannot_mention_anyone_or_link_anywhere_in_slack() -> None:
     assert text.isprintable()
 
 
-def test_any_owner_is_valid_ascii_in_json() -> None:
+def test_names_of_owners_with_any_characters_are_ascii_in_json() -> None:
     body = json_body(waiting(), ["\x1b[31m", "Müller", "\udc80", '"quoted"'])
 
     assert body.isascii()
@@ -191,18 +191,18 @@ def test_an_event_that_the_receiver_refuses_does_not_hold_up_the_others() -> Non
     result = deliver(queue, send_one, now=NOW, seconds_passed=no_time_passes)
 
     assert sent == ["bad", "a", "b"]
-    assert [one.run_id for one in result.delivered] == ["a", "b"]
-    assert [one.run_id for one in result.waiting] == ["bad"]
+    assert [notification.run_id for notification in result.delivered] == ["a", "b"]
+    assert [notification.run_id for notification in result.waiting] == ["bad"]
 
 
-def test_a_tick_gives_up_on_an_unreachable_receiver_and_loses_nothing() -> None:
+def test_a_tick_stops_after_too_many_failures_and_loses_no_event() -> None:
     """Untried events come before those that failed, so that none starves."""
     names = ["a", "b", "c", "d"]
     sent, send_one = refusing(*names)
     result = deliver([*map(waiting, names)], send_one, now=NOW, seconds_passed=no_time_passes)
 
     assert sent == names[:MAX_FAILURES]
-    assert [one.run_id for one in result.waiting] == ["c", "d", "a", "b"]
+    assert [notification.run_id for notification in result.waiting] == ["c", "d", "a", "b"]
 
 
 def test_a_tick_stops_delivering_when_its_time_is_up() -> None:
@@ -211,7 +211,7 @@ def test_a_tick_stops_delivering_when_its_time_is_up() -> None:
     result = deliver([*map(waiting, "abc")], send_one, now=NOW, seconds_passed=lambda: next(clock))
 
     assert sent == ["a", "b"]
-    assert [one.run_id for one in result.waiting] == ["c"]
+    assert [notification.run_id for notification in result.waiting] == ["c"]
 
 
 def test_an_undelivered_event_is_dropped_only_after_a_day() -> None:
@@ -230,6 +230,6 @@ def test_the_cursor_keeps_undelivered_events() -> None:
 
 
 @pytest.mark.parametrize("text", ["17", "{}", "not JSON", '{"succeeded": 1, "failed": 2, "waiting": [{"run": 1}]}'])
-def test_an_invalid_cursor_is_refused_with_advice(text: str) -> None:
+def test_the_error_for_an_invalid_cursor_says_how_to_reset_it(text: str) -> None:
     with pytest.raises(DamagedData, match="Reset it in Dagster"):
         Cursor.parse(text)

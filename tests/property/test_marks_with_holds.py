@@ -72,7 +72,7 @@ class World:
             self.named[row["address"]]: row["hold"] for row in all_rows(mark.target.place, dataset, OBJECTS_ON_HOLD)
         }
 
-    def has_no_finished_mark(self, mark_id: str) -> None:
+    def check_no_finished_mark(self, mark_id: str) -> None:
         (record,) = [
             record for record in marks(target_of(self.sandbox.settings, "lake").place) if record.mark_id == mark_id
         ]
@@ -273,7 +273,7 @@ def test_a_missing_range_that_only_a_hold_needs_stops_the_mark(world: World) -> 
         file.write_bytes(data)
 
     assert caught.value.invariant == 3
-    world.has_no_finished_mark("no-range")
+    world.check_no_finished_mark("no-range")
 
 
 def test_a_mark_is_refused_if_the_holds_file_is_invalid(world: World) -> None:
@@ -295,7 +295,7 @@ def test_a_change_to_the_holds_during_a_mark_stops_it(world: World) -> None:
         world.mark("changed")
 
     assert caught.value.invariant == 7
-    world.has_no_finished_mark("changed")
+    world.check_no_finished_mark("changed")
 
 
 def test_a_hold_added_before_the_mark_finishes_stops_it(world: World) -> None:
@@ -304,7 +304,7 @@ def test_a_hold_added_before_the_mark_finishes_stops_it(world: World) -> None:
     with changed, pytest.raises(Refused, match="were changed while the repository was being marked"):
         world.mark("late")
 
-    world.has_no_finished_mark("late")
+    world.check_no_finished_mark("late")
 
 
 @pytest.mark.parametrize(
@@ -321,7 +321,7 @@ def test_holds_that_cannot_be_evaluated_stop_the_mark(world: World, call: str, r
     with mock.patch.object(LakeFS, call, **result), pytest.raises(Refused, match=words):
         world.mark(f"no-{call}".replace("_", "-"))
 
-    world.has_no_finished_mark(f"no-{call}".replace("_", "-"))
+    world.check_no_finished_mark(f"no-{call}".replace("_", "-"))
 
 
 def test_a_tag_created_during_a_mark_is_on_hold_with_its_history(world: World) -> None:

@@ -41,8 +41,8 @@ def test_the_command_shows_which_marks_it_would_retire_and_why_and_the_command_t
     ]  # fmt: skip
 
 
-def test_applying_also_removes_the_partitions_of_retired_marks(lakegc: Lakegc, lake: OldMarks) -> None:
-    """It also removes those of marks that another deployment retired earlier, but not those of kept marks."""
+def test_retiring_marks_also_removes_their_partitions(lakegc: Lakegc, lake: OldMarks) -> None:
+    """Partitions of marks that another deployment retired earlier are also removed, but not those of kept marks."""
     keys = [f"{lake.repository}:m{number}" for number in range(1, 5)]
     lakegc.in_memory.add_dynamic_partitions(str(PARTITIONS.name), keys)
     lake.retire(10 * timedelta(days=1), ("m1",))
@@ -52,8 +52,8 @@ def test_applying_also_removes_the_partitions_of_retired_marks(lakegc: Lakegc, l
     assert [key for key in keys if key in partitions] == keys[2:]
 
 
-def test_the_age_comes_from_the_settings_unless_an_option_gives_it(lakegc: Lakegc, lake: OldMarks) -> None:
-    """Without either, the command is refused, and so is an age without a unit."""
+def test_without_the_option_the_age_comes_from_the_settings(lakegc: Lakegc, lake: OldMarks) -> None:
+    """Without the setting as well, the command is refused. So is an age without a unit."""
     plain = lake.sandbox.settings
     lakegc(plain, "retire", lake.repository).stopped(2, "--older-than 90d", "LAKEGC_RETIRE_AFTER")
     lakegc(plain, "retire", lake.repository, "--older-than", "90").stopped(2, "--older-than: '90' is not a duration")
@@ -64,9 +64,11 @@ def test_the_age_comes_from_the_settings_unless_an_option_gives_it(lakegc: Lakeg
     assert found["marks"][0]["bytes"] > 0
 
 
-def test_all_repositories_are_processed_even_if_one_is_busy(lakegc: Lakegc, sandbox: Sandbox, lake: OldMarks) -> None:
-    """Repositories without the setting are left alone, and the output names them. One that can't be read is an error at
-    the end."""
+def test_all_repositories_are_processed_even_if_one_is_busy_and_another_is_unreadable(
+    lakegc: Lakegc, sandbox: Sandbox, lake: OldMarks
+) -> None:
+    """The command then fails because of the unreadable repository. If neither the option nor `retire_after` is set,
+    repositories are left alone, and the output names them."""
     busy, broken = (OldMarks(sandbox, sandbox.create(f"all-{kind}").id) for kind in ("busy", "broken"))
     for marks in (busy, broken):
         for number, age in enumerate((40, 3, 2), 1):
@@ -76,7 +78,7 @@ def test_all_repositories_are_processed_even_if_one_is_busy(lakegc: Lakegc, sand
     settings = {**sandbox.settings, "retry_total_s": "0", "repositories_include": f"all-*,{lake.repository}"}
     outcome = lakegc(settings, "retire", "--all", "--older-than", "10d", "--apply", "--format", "json")
     sandbox.fail("all-broken", None)
-    found = {one["repository"]: one for one in json.loads(outcome.out)["repositories"]}
+    found = {entry["repository"]: entry for entry in json.loads(outcome.out)["repositories"]}
 
     assert (outcome.code, "all-broken" in outcome.err) == (4, True)
     assert found[lake.repository]["retired"] == ["m1", "m2"]
@@ -95,7 +97,7 @@ def test_exactly_one_of_a_repository_and_the_option_all_has_to_be_given(
     lakegc(sandbox.settings, "retire", *arguments, "--older-than", "10d").stopped(2, "--all")
 
 
-def test_named_marks_that_were_retired_earlier_are_mentioned(lakegc: Lakegc, lake: OldMarks) -> None:
+def test_named_marks_that_were_retired_earlier_are_reported_as_already_retired(lakegc: Lakegc, lake: OldMarks) -> None:
     lake.retire(10 * timedelta(days=1))
     shown = lakegc.output(lake.sandbox.settings, "retire", lake.repository, "m1", "m3", "--older-than", "10d")
 
@@ -105,5 +107,5 @@ def test_named_marks_that_were_retired_earlier_are_mentioned(lakegc: Lakegc, lak
 
 @pytest.mark.parametrize(("span", "text"), [(timedelta(days=90), "90d"), (timedelta(hours=36), "129600s"),
                                             (timedelta(0), "0s")])  # fmt: skip
-def test_an_age_is_printed_in_the_form_that_the_option_accepts(span: timedelta, text: str) -> None:
+def test_an_age_is_printed_in_the_form_that_older_than_accepts(span: timedelta, text: str) -> None:
     assert age_argument(span) == text

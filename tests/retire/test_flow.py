@@ -44,20 +44,20 @@ class Lake(OldMarks):
         return {**self.sandbox.settings, "retry_total_s": "0"}
 
     def garbage(self, name: str) -> str:
-        """The address of an object that was deleted while it was staged."""
+        """Stage an object, delete it again, and return its address."""
         address = self.files_of_lake.put("main", name, name.encode()).address
         self.files_of_lake.delete("main", [name])
         return address
 
     def mark(self, mark_id: str, options: MarkOptions = ANY_AGE) -> Marked:
-        """A mark of the next day, before which an object became garbage."""
+        """Make a mark one day after another object became garbage."""
         self.newest_garbage = self.garbage(f"garbage before {mark_id}")
         self.sandbox.set_clock(self.sandbox.now() + DAY)
         return Marker().mark(self.settings, "lake", mark_id, options)
 
     def decisions(self, older_than: timedelta) -> dict[str, tuple[Action, str]]:
         marks = plan(self.target, older_than).marks
-        return {one.decision.mark_id: (one.decision.action, one.decision.why) for one in marks}
+        return {mark.decision.mark_id: (mark.decision.action, mark.decision.why) for mark in marks}
 
     def purge_old(self, purge_after: str) -> list[tuple[str, Purged | LakegcError]]:
         with environment({**self.settings, "purge_after": purge_after}):

@@ -42,14 +42,14 @@ LIMIT_S = 60
 
 
 def actions(lake: OldMarks) -> dict[str, Action]:
-    return {one.decision.mark_id: one.decision.action for one in plan(lake.target, 10 * DAY).marks}
+    return {mark.decision.mark_id: mark.decision.action for mark in plan(lake.target, 10 * DAY).marks}
 
 
-def test_a_retirement_removes_exactly_the_files_of_old_marks(lake: OldMarks) -> None:
+def test_a_retirement_removes_only_files_of_old_marks(lake: OldMarks) -> None:
     """The records of the marks stay. Files with similar names beside them stay, and so do the holds, the quarantine,
-    the history, and files in a mark's folder that lakegc doesn't know. If a re-verification has an unreadable record,
-    all its parts stay that may have addresses to which other repositories refer. For restores, one file of each kind
-    stays."""
+    the history, and files in a mark's folder that lakegc doesn't know. If the record of a re-verification is
+    unreadable, it stays, and so do all parts that may contain addresses to which other repositories refer. Of the files
+    about undos and about restores from a backup, the newest of each kind stays."""
     store = lake.target.place.store()
     others = {
         "lakegc/m1-other/expired_set/x.parquet", "lakegc/m10/receipts/x", "unified/m1x/y", "quarantine/m9/data/x",
@@ -79,22 +79,22 @@ def test_a_retirement_removes_exactly_the_files_of_old_marks(lake: OldMarks) -> 
     assert {key for key in after if key.split("/")[1] in ("m1", "m2")} == records | inside | about_restores
     assert {after[key] for key in others | inside} == {b"a neighbor"}
     assert {key for key in after if after[key] != before[key]} == records
-    for one in done.to_retire:
-        mark_files = [key for key in removed if key.split("/")[1] == one.decision.mark_id]
-        assert (one.files, one.bytes) == (len(mark_files), sum(len(before[key]) for key in mark_files))
+    for mark in done.to_retire:
+        mark_files = [key for key in removed if key.split("/")[1] == mark.decision.mark_id]
+        assert (mark.files, mark.bytes) == (len(mark_files), sum(len(before[key]) for key in mark_files))
 
 
 def test_a_retirement_leaves_what_later_marks_read(lake: OldMarks) -> None:
-    """These are the notes on tables that are in use, and a re-verification that found references in other repositories.
-    A re-verification that found none is removed, beginning with its record, because its parts are read as long as it
-    has one."""
+    """Later marks read the notes on tables that are in use, and any re-verification that found references in other
+    repositories. A re-verification that found none is removed, beginning with its record, because its parts are read as
+    long as its record exists."""
     place = lake.target.place
     notes = {f"{mark_folder('m1')}committed_addresses/table_notes/{name}" for name in ("_files.json", "x.parquet")}
     for key in notes:
         place.store().write(key, b"notes")
     for number, rows in enumerate((0, 3), 1):
         add_verification(lake, number, rows)
-    files = [one.key for one in files_to_retire(place, lake.record("m1"), keep=[min(notes).rpartition("/")[0] + "/"])]
+    files = [file.key for file in files_to_retire(place, lake.record("m1"), keep=[min(notes).rpartition("/")[0] + "/"])]
 
     assert not notes & set(files)
     assert files[0] == f"{mark_folder('m1')}verifications/1/mark.json"
@@ -105,7 +105,7 @@ def test_a_retirement_leaves_what_later_marks_read(lake: OldMarks) -> None:
 
 
 def add_verification(lake: OldMarks, number: int, rows: int) -> None:
-    """A re-verification that found this many addresses that are staged in other repositories."""
+    """Add a re-verification that found `rows` addresses that are staged in other repositories."""
     place, root = lake.target.place, f"{verifications_folder('m1')}{number}/"
     step = StepRecord(START, START, 1, {"first_elsewhere": {"sha256": "0" * 64, "rows": rows}}, {})
     record = replace(lake.record("m1"), steps={"uncommitted_addresses": step})
@@ -121,7 +121,7 @@ def test_planning_a_retirement_changes_nothing(lake: OldMarks) -> None:
     assert lake.files() == before
 
 
-def test_a_retired_mark_records_who_retired_it_and_when_and_stays_retired(lake: OldMarks) -> None:
+def test_a_retired_mark_records_its_previous_state_and_the_time_and_stays_retired(lake: OldMarks) -> None:
     """The second time, there is nothing to do, and not even the lease is taken."""
     lake.retire(10 * DAY)
     retired = lake.record("m1").retired
@@ -134,7 +134,7 @@ def test_a_retired_mark_records_who_retired_it_and_when_and_stays_retired(lake: 
     assert (again.applied, again.earlier, again.to_retire) == ([], ["m1", "m2"], [])
 
 
-def test_only_named_marks_are_retired(lake: OldMarks) -> None:
+def test_if_marks_are_named_no_others_are_retired(lake: OldMarks) -> None:
     """A named mark that is needed isn't retired. Naming one that doesn't exist is an error."""
     assert lake.retire(10 * DAY, ("m2", "m4")).applied == ["m2"]
     assert lake.record("m1").state is MarkState.MARKED
@@ -142,19 +142,19 @@ def test_only_named_marks_are_retired(lake: OldMarks) -> None:
         lake.retire(10 * DAY, ("m7",))
 
 
-@pytest.mark.parametrize("folder", ["quarantine", "announcement", "approval", "damaged record", "lease"])
-def test_a_mark_is_kept_because_of_files_that_other_steps_wrote(lake: OldMarks, folder: str) -> None:
-    """The status that the rules need is read from these files."""
+@pytest.mark.parametrize("obstacle", ["quarantine", "announcement", "approval", "damaged record", "lease"])
+def test_a_mark_in_use_or_with_a_damaged_record_is_not_retired(lake: OldMarks, obstacle: str) -> None:
+    """The rules get the status of a mark from files that other steps wrote."""
     place, now = lake.target.place, lake.sandbox.now()
-    if folder == "quarantine":
+    if obstacle == "quarantine":
         place.store().write(key_in_quarantine("m1", "data/x"), b"x")
-    elif folder == "announcement":
+    elif obstacle == "announcement":
         sha256, digest = hashlib.sha256(b"a policy").hexdigest(), lake.record("m1").digest
         announcement = Announcement("m1", digest, "a policy", sha256, now, now + DAY)
         write_announcement(place, announcement, replacing=None)
-    elif folder == "approval":  # the record names one, but its file isn't written yet
+    elif obstacle == "approval":  # the record names one, but its file isn't written yet
         Mark.open(place, "m1").move_to(MarkState.APPROVED, approval="0" * 64)
-    elif folder == "damaged record":
+    elif obstacle == "damaged record":
         place.store().write(mark_folder("m1") + "mark.json", b"{}")
     else:
         hold_lease(place.store(), "m1")
@@ -162,9 +162,9 @@ def test_a_mark_is_kept_because_of_files_that_other_steps_wrote(lake: OldMarks, 
     assert actions(lake)["m1"] is Action.KEEP
 
 
-def test_the_status_of_a_quarantine_is_read_from_the_files_of_its_sweep(lake: OldMarks) -> None:
-    """The report's time alone doesn't count: without a signing key, anyone who can write to the bucket could write an
-    earlier one. An undo leaves a file that says that it began."""
+def test_a_sweep_and_its_undo_are_dated_by_when_their_files_were_written(lake: OldMarks) -> None:
+    """The time in the report alone doesn't count: without a signing key, anyone who can write to the bucket could write
+    an earlier one. An undo leaves a file that says that it began."""
     place, now, long_ago = lake.target.place, lake.sandbox.now(), lake.sandbox.now() - 300 * DAY
     report = Report(
         mark_id="m1", repository=lake.repository, digest="", by="ada", began=long_ago, ended=long_ago, approved=1,
@@ -234,7 +234,7 @@ def test_a_killed_retirement_is_finished_by_the_next_one(lake: OldMarks) -> None
 def test_a_mark_that_is_approved_after_the_decision_to_retire_it_is_not_retired(lake: OldMarks) -> None:
     """An approval doesn't need the lease. No file is removed."""
     target, now = lake.target, later(lake.target.place.store(), lake.record("m1").finished)
-    decided = {one.status.mark_id: one.mark for one in known_marks(target, DAY, now=now, holder=None)}
+    decided = {known.status.mark_id: known.mark for known in known_marks(target, DAY, now=now, holder=None)}
     give_approval(lake, "m1", now)
     before = lake.files()
     with lease_for(target, "m1", Settings(), lambda _: None) as lease, pytest.raises(Refused, match="was changed by"):
@@ -287,7 +287,9 @@ def test_the_decision_to_retire_a_mark_is_made_again_once_the_lease_is_held(
 def test_a_mark_that_two_deployments_retire_is_retired_once(lake: OldMarks) -> None:
     """A deployment that decided before the other one was done changes nothing."""
     target = lake.target
-    decided = {one.status.mark_id: one.mark for one in known_marks(target, DAY, now=lake.sandbox.now(), holder=None)}
+    decided = {
+        known.status.mark_id: known.mark for known in known_marks(target, DAY, now=lake.sandbox.now(), holder=None)
+    }
     lake.retire(10 * DAY)
     before = lake.files()
     with lease_for(target, "m1", Settings(), lambda _: None) as lease, pytest.raises(Refused, match="was changed by"):
@@ -319,7 +321,7 @@ def test_a_retirement_stops_when_its_lease_is_lost(lake: OldMarks, monkeypatch: 
     target.place.store().delete_many([LEASE_KEY])
 
 
-def test_nothing_is_retired_if_the_clocks_differ(lake: OldMarks) -> None:
+def test_nothing_is_retired_if_the_clocks_differ_too_much(lake: OldMarks) -> None:
     """Ages would be wrong if the store's clock had been set forward."""
     before = lake.files()
     settings = Settings.load(quick_environment(lake.sandbox.settings), Path("/nonexistent"))

@@ -100,7 +100,7 @@ def at(fixed_server: FixedServer, **settings: object) -> Store:
     ],
 )
 def test_a_namespace_is_parsed_as_lakefs_parses_it(uri: str, endpoint: str | None, wanted: Container) -> None:
-    """Account, container and path; requests use TLS unless an endpoint is set."""
+    """The parts are account, container and path. Requests use TLS unless an endpoint is set."""
     assert container_of(Namespace.parse(uri), endpoint) == wanted
 
 
@@ -129,7 +129,7 @@ def test_an_ambiguous_namespace_is_refused(uri: str) -> None:
         open_store(Namespace.parse(uri), StoreSettings(azure_account_key="YW55"))
 
 
-def test_an_endpoint_of_another_account_is_refused() -> None:
+def test_an_endpoint_for_another_account_is_refused() -> None:
     """In another account, all objects would seem to be lost."""
     for endpoint in ("https://other.blob.core.windows.net", "http://127.0.0.1:1/other", "http://127.0.0.1:1"):
         with pytest.raises(WrongUsage, match="not for the account account"):
@@ -212,14 +212,14 @@ def unused_url() -> str:
         return f"http://127.0.0.1:{listener.getsockname()[1]}/account"
 
 
-def test_an_error_names_the_setting_and_not_the_token() -> None:
+def test_the_error_about_an_unreachable_endpoint_names_the_setting_and_does_not_show_the_token() -> None:
     """The token is in the URL of the failed request."""
     settings = StoreSettings(
         azure_endpoint_url=unused_url(), azure_sas_token="sv=2020-02-10&sig=hush%2Fhush&sp=rl", retry=no_wait_policy(2)
     )
     store = open_store(Namespace.parse(URI), settings)
 
-    _is_unavailable(store, r"LAKEGC_AZURE_ENDPOINT_URL.* Tried 2 times")
+    _check_unavailable(store, r"LAKEGC_AZURE_ENDPOINT_URL.* Tried 2 times")
     for text in (repr(settings), store.where, repr(store)):
         assert "hush" not in text
 
@@ -409,7 +409,7 @@ def test_throttling_of_some_keys_or_of_a_whole_batch_is_transient(body: bytes) -
 
 
 def test_a_request_to_a_busy_server_is_attempted_the_configured_number_of_times() -> None:
-    """After the last attempt a transient error is raised."""
+    """After the last attempt, an error is raised. Deletes aren't retried."""
     body = b"<Error><Code>ServerBusy</Code><Message>The server is busy.</Message></Error>"
     with replying(503, body, {**XML, "x-ms-error-code": "ServerBusy"}) as fixed_server:
         store = at(fixed_server, retry=no_wait_policy(2))
@@ -672,9 +672,8 @@ def as_a_version(method: str, _: str, headers: dict[str, str]) -> None:
 def test_deletes_are_final_only_if_neither_soft_delete_nor_versioning_is_enabled(azurite: Azurite, name: str) -> None:
     """If lakegc can't find out, it reports the effect as unknown."""
     store = on(azurite, name)
-    assert (
-        store.delete_effect() is DeleteEffect.UNKNOWN
-    )  # there is no file of lakegc that shows whether versions are kept
+    # without a file of lakegc, nothing shows whether versions are kept
+    assert store.delete_effect() is DeleteEffect.UNKNOWN
 
     store.write(f"{LAKEGC_PREFIX}store.json", b"{}")
     assert store.delete_effect() is DeleteEffect.FINAL
@@ -710,7 +709,7 @@ def listing(*names: str, more: str = "<NextMarker />", encoded: bool = False) ->
     ).encode()
 
 
-def test_an_incomplete_listing_is_an_error() -> None:
+def test_an_incomplete_or_malformed_listing_raises_an_error() -> None:
     """The listing ends early, doesn't say whether more entries follow, or lacks a field that every blob has."""
     whole = listing("ns/data/x")
     for body in (
@@ -737,7 +736,7 @@ def test_a_repeated_marker_ends_a_listing_with_an_error() -> None:
 
 
 @pytest.mark.parametrize("key", ["ns-other/data/x", "ns/other/x", "data/x", "NS/data/x", "ns//data/x"])
-def test_a_listed_key_outside_the_prefix_is_refused(key: str) -> None:
+def test_a_listed_key_outside_the_requested_prefix_is_refused(key: str) -> None:
     """The store folds keys, so a delete could hit another object."""
     with replying(200, listing(key), XML) as fixed_server, pytest.raises(Refused, match="normalizes keys") as caught:
         list(at(fixed_server).pages("data/"))
@@ -785,10 +784,10 @@ def test_a_silent_server_times_out() -> None:
             read_timeout=0.2,
             retry=no_wait_policy(1),
         )
-        _is_unavailable(open_store(Namespace.parse(URI), settings), "LAKEGC_AZURE_ENDPOINT_URL")
+        _check_unavailable(open_store(Namespace.parse(URI), settings), "LAKEGC_AZURE_ENDPOINT_URL")
 
 
-def _is_unavailable(store: Store, match: str) -> None:
+def _check_unavailable(store: Store, match: str) -> None:
     for act in (
         lambda: list(store.pages("")),
         lambda: store.read("data/x"),
@@ -807,7 +806,7 @@ def _is_unavailable(store: Store, match: str) -> None:
 
 
 @pytest.mark.parametrize(("status", "body"), [(404, b"<html>404</html>"), (404, b""), (200, b"<html>Hello</html>")])
-def test_a_response_that_is_not_from_azure_is_an_error(status: int, body: bytes) -> None:
+def test_a_response_that_is_not_from_azure_raises_an_error(status: int, body: bytes) -> None:
     """A web server's 404 doesn't mean that an object is absent."""
     with replying(status, body, {"Content-Type": "text/html"}) as fixed_server:
         store = at(fixed_server)

@@ -207,8 +207,8 @@ def test_a_404_means_already_gone_only_if_the_bucket_exists(fake_gcs: FakeGCS, b
     assert "nowhere-at-all" in nowhere[0].message
 
 
-def test_deletes_of_keys_that_are_dot_segments_or_reserved_names_are_never_sent(fake_gcs: FakeGCS) -> None:
-    """A URL treats `.` and `..` as folders, so such a delete could delete the bucket."""
+def test_keys_that_are_dot_segments_or_reserved_names_are_refused(fake_gcs: FakeGCS) -> None:
+    """A URL treats `.` and `..` as folders, so deleting such a key could delete the bucket."""
     fake_gcs.make_bucket("dots")
     store = at(fake_gcs.settings(), "gs://dots")
     for key in (".", "..", ".well-known/acme-challenge/x"):
@@ -259,7 +259,7 @@ def test_deletes_in_a_versioned_bucket_only_hide_objects(fake_gcs: FakeGCS, buck
 
 
 def test_noncurrent_versions_are_not_listed(fake_gcs: FakeGCS) -> None:
-    """A listing has current objects only."""
+    """A listing contains only current objects."""
     fake_gcs.make_bucket("versions", versioning={"enabled": True})
     store = at(fake_gcs.settings(), "gs://versions/lake")
     for data in (b"one", b"two", b"three"):
@@ -294,8 +294,10 @@ def test_noncurrent_versions_are_not_listed(fake_gcs: FakeGCS) -> None:
         (503, {}, "UNKNOWN"),
     ],
 )
-def test_soft_delete_is_reported(status: int, document: object, meaning: str) -> None:
-    """If lakegc isn't allowed to read the bucket's settings, it reports soft delete as unknown."""
+def test_the_effect_of_deletes_is_read_from_the_settings_of_the_bucket(
+    status: int, document: object, meaning: str
+) -> None:
+    """If lakegc can't read the settings, the effect is unknown."""
     with replying(status, json.dumps(document).encode(), JSON) as fixed_server:
         assert at(fixed_server.settings()).delete_effect() is DeleteEffect[meaning]
 
@@ -355,7 +357,7 @@ def test_gzip_encoded_content_is_read_without_decompression(fake_gcs: FakeGCS, b
     assert store.stat("data/x").size == len(packed)
 
 
-def test_content_with_a_wrong_checksum_is_an_error() -> None:
+def test_content_with_a_wrong_checksum_raises_an_error() -> None:
     """The bytes were changed in transit."""
     headers = {"x-goog-hash": "crc32c=AAAAAA==", "x-goog-generation": "7", "Content-Type": "application/octet-stream"}
     with (
@@ -365,7 +367,7 @@ def test_content_with_a_wrong_checksum_is_an_error() -> None:
         at(fixed_server.settings()).read("data/x")
 
 
-def test_content_without_a_generation_is_an_error() -> None:
+def test_content_without_a_generation_raises_an_error() -> None:
     """lakegc never makes up a tag."""
     with replying(200, b"bytes") as fixed_server, pytest.raises(Unavailable, match="generation"):
         at(fixed_server.settings()).read_with_tag("data/x")
@@ -430,7 +432,7 @@ def test_a_copy_in_steps_continues_until_it_is_done() -> None:
         {"done": True},
     ],
 )
-def test_a_copy_that_makes_no_progress_or_differs_is_an_error(last: dict[str, object]) -> None:
+def test_a_copy_that_makes_no_progress_or_differs_raises_an_error(last: dict[str, object]) -> None:
     """Such a copy would never end, or would have other content."""
     first = {"done": False, "rewriteToken": "one", "totalBytesRewritten": "4"}
     with scripted(copying(first, last)) as (fixed_server, _), pytest.raises(Unavailable):
@@ -478,17 +480,19 @@ def test_the_account_in_the_credentials_file_is_used(tmp_path: Path) -> None:
     assert received[1][2]["authorization"] == "Bearer of-the-file"
 
 
-def test_every_method_names_a_refused_account_as_the_cause(tmp_path: Path) -> None:
+def test_every_method_raises_forbidden_for_a_refused_account(tmp_path: Path) -> None:
     """The account gets no token, or the store refuses the token. Neither makes an object seem absent."""
     with replying(400, b'{"error": "invalid_grant", "error_description": "Invalid JWT"}', JSON) as fixed_server:
         file = service_account(tmp_path, f"{fixed_server.url}/token")
-        _is_forbidden(at(fixed_server.settings(gcs_anonymous=False, gcs_credentials_file=str(file))))
+        _check_forbidden(at(fixed_server.settings(gcs_anonymous=False, gcs_credentials_file=str(file))))
     for status, reason in ((401, "required"), (403, "forbidden")):
         with replying(status, refusal(status, reason).encode(), JSON) as fixed_server:
-            _is_forbidden(at(fixed_server.settings()))
+            _check_forbidden(at(fixed_server.settings()))
 
 
-def test_no_delete_is_sent_after_a_late_or_refused_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_delete_is_sent_after_a_late_token_or_again_after_a_refused_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Getting a token may take longer than the permit to delete lasts."""
 
     def respond(request: Request) -> tuple[int, dict[str, str], bytes]:
@@ -519,11 +523,11 @@ def test_every_method_names_missing_credentials_as_the_cause(monkeypatch: pytest
     monkeypatch.setenv("NO_GCE_CHECK", "true")
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
     with replying(200, listing(), JSON) as fixed_server:
-        _is_forbidden(at(fixed_server.settings(gcs_anonymous=False)), "LAKEGC_GCS_CREDENTIALS_FILE")
+        _check_forbidden(at(fixed_server.settings(gcs_anonymous=False)), "LAKEGC_GCS_CREDENTIALS_FILE")
         assert fixed_server.seen == []
 
 
-def _is_forbidden(store: Store, match: str | None = None) -> None:
+def _check_forbidden(store: Store, match: str | None = None) -> None:
     for act in (
         lambda: list(store.pages("")),
         lambda: store.read("data/x"),
@@ -542,7 +546,9 @@ def _is_forbidden(store: Store, match: str | None = None) -> None:
 
 
 @pytest.mark.parametrize("content", [None, "", "hush-hush", '{"type": "service_account", "private_key": "hush-hush"}'])
-def test_a_bad_credentials_file_is_refused_without_showing_its_content(tmp_path: Path, content: str | None) -> None:
+def test_a_missing_or_invalid_credentials_file_is_refused_without_showing_its_content(
+    tmp_path: Path, content: str | None
+) -> None:
     """The message shows only the name of the file."""
     file = tmp_path / "account.json"
     if content is not None:
@@ -555,7 +561,7 @@ def test_a_bad_credentials_file_is_refused_without_showing_its_content(tmp_path:
 # --- servers that aren't there, or aren't Cloud Storage ---------------------------------------------------------------
 
 
-def _is_unavailable(store: Store, match: str | None = None) -> None:
+def _check_unavailable(store: Store, match: str | None = None) -> None:
     for act in (
         lambda: list(store.pages("")),
         lambda: store.read("data/x"),
@@ -579,21 +585,21 @@ def test_the_error_about_an_endpoint_that_does_not_respond_names_the_setting(fak
             retry=retry_policies.no_wait_policy(1),
             read_timeout=0.2,
         )
-        _is_unavailable(at(settings), "LAKEGC_GCS_ENDPOINT_URL")
+        _check_unavailable(at(settings), "LAKEGC_GCS_ENDPOINT_URL")
         listener.listen()
-        _is_unavailable(at(settings), "LAKEGC_GCS_ENDPOINT_URL")
+        _check_unavailable(at(settings), "LAKEGC_GCS_ENDPOINT_URL")
 
 
 @pytest.mark.parametrize(("status", "body"), [(404, b"<html>404</html>"), (404, b""), (404, b"{}"), (302, b"")])
-def test_a_response_that_is_not_from_cloud_storage_is_an_error(status: int, body: bytes) -> None:
+def test_a_response_that_is_not_from_cloud_storage_raises_an_error(status: int, body: bytes) -> None:
     """The status doesn't matter: a web server's 404 doesn't mean that an object is absent."""
     with replying(status, body, {"Content-Type": "text/html", "Location": "/login"}) as fixed_server:
-        _is_unavailable(at(fixed_server.settings()))
+        _check_unavailable(at(fixed_server.settings()))
 
 
 @pytest.mark.parametrize("location", ["https://evil.example.com/u?id=1", "https://x.googleapis.com.evil.org/u", ""])
 def test_parts_of_an_upload_are_sent_to_no_other_server(location: str) -> None:
-    """They would carry the account's token."""
+    """The parts would carry the account's token."""
     with replying(200, b"{}", {**JSON, "Location": location}) as fixed_server:
         streams = at(fixed_server.settings()).streams
         with pytest.raises(Unavailable, match="isn't Cloud Storage"):
@@ -616,7 +622,7 @@ def test_the_id_of_an_upload_is_not_shown_if_its_server_is_unreachable() -> None
 
 @pytest.mark.parametrize("status", [429, 503])
 def test_a_request_to_a_busy_server_is_attempted_the_configured_number_of_times(status: int) -> None:
-    """After the last attempt an error is raised. Deletes aren't retried."""
+    """After the last attempt, an error is raised. Deletes aren't retried."""
     with replying(status, refusal(status, "rateLimitExceeded").encode(), JSON) as fixed_server:
         store = at(fixed_server.settings(retry=retry_policies.no_wait_policy(2)))
         with pytest.raises(Unavailable, match=str(status)):
@@ -651,7 +657,7 @@ def test_a_request_to_a_busy_server_is_attempted_the_configured_number_of_times(
         listing(item("ns/data/x"), prefixes=[None]),
     ],
 )
-def test_an_incomplete_listing_is_an_error(body: bytes) -> None:
+def test_an_incomplete_or_malformed_listing_raises_an_error(body: bytes) -> None:
     """The listing ends early, lacks a field that the store always sends, or isn't a listing."""
     with replying(200, body, JSON) as fixed_server:
         for look in (lambda: list(at(fixed_server.settings()).pages("data/")), at(fixed_server.settings()).now):
@@ -668,7 +674,7 @@ def test_a_repeated_page_ends_a_listing_with_an_error() -> None:
 
 
 @pytest.mark.parametrize("key", ["ns-other/data/x", "ns/other/x", "data/x", "NS/data/x", "ns//data/x"])
-def test_a_listed_key_or_prefix_outside_the_prefix_is_refused(key: str) -> None:
+def test_a_listed_key_or_prefix_outside_the_requested_prefix_is_refused(key: str) -> None:
     """The store folds keys, so a delete could hit another object."""
     for body in (listing(item(key)), listing(prefixes=[key])):
         with replying(200, body, JSON) as fixed_server, pytest.raises(Refused, match="normalizes keys") as caught:
@@ -696,7 +702,7 @@ def test_names_with_a_lone_surrogate_are_counted_as_unreadable() -> None:
 
 
 def test_an_object_listed_without_a_checksum_has_none() -> None:
-    """The object is encrypted with a key of the client's."""
+    """Such an object is encrypted with a client's own key."""
     without = {name: value for name, value in item("ns/data/x").items() if name != "crc32c"}
     with replying(200, listing(without), JSON) as fixed_server:
         [page] = at(fixed_server.settings()).pages("data/")

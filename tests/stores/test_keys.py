@@ -74,12 +74,12 @@ _runs = itertools.count()
 def test_a_hostile_key_is_stored_exactly_or_refused(store: Store, provider: Provider, key: str) -> None:
     """Listing, lookups, reading, copying and deleting all use exactly the given key."""
     if provider.capabilities.unsupported_keys & kinds_of(key):
-        _is_refused(store, key)
+        _check_refused(store, key)
     else:
-        _is_kept_exactly(store, key)
+        _check_kept_exactly(store, key)
 
 
-def _is_kept_exactly(store: Store, key: str) -> None:
+def _check_kept_exactly(store: Store, key: str) -> None:
     store.write(key, b"content")
 
     assert all_keys(store) == [key]
@@ -99,7 +99,7 @@ def _is_kept_exactly(store: Store, key: str) -> None:
     assert all_keys(store) == []
 
 
-def _is_refused(store: Store, key: str) -> None:
+def _check_refused(store: Store, key: str) -> None:
     neighbors = sorted(
         {"data/a", "data/a/b", "a"}
         - ({"data/a"} if keys.OBJECT_AND_FOLDER in store.capabilities.unsupported_keys else set())

@@ -28,7 +28,7 @@ def test_an_empty_namespace_has_an_empty_listing(store: Store) -> None:
     assert all_keys(store, "data/", delimiter="/") == []
 
 
-def test_listing_a_missing_bucket_is_an_error(provider: Provider) -> None:
+def test_listing_a_missing_bucket_raises_an_error(provider: Provider) -> None:
     """A missing bucket never gives an empty listing."""
     store = provider.open(provider.nowhere())
 
@@ -77,7 +77,7 @@ def test_a_namespace_without_a_path_lists_the_whole_bucket(provider: Provider) -
 
 @pytest.mark.parametrize("slashes", ["", "/", "//"])
 def test_a_namespace_has_the_same_objects_however_many_slashes_it_ends_with(provider: Provider, slashes: str) -> None:
-    """However many slashes the namespace ends with, the same objects are listed, read and deleted.
+    """The objects are listed and deleted in the same way.
 
     treeverse/lakeFS#4989
     """
@@ -170,7 +170,7 @@ def test_start_after_with_a_delimiter_is_refused(store: Store) -> None:
 
 
 @pytest.mark.parametrize("page_size", [1, 3, 1000])
-def test_with_a_delimiter_each_key_is_listed_itself_or_by_its_prefix(store: Store, page_size: int) -> None:
+def test_with_a_delimiter_each_key_is_listed_or_represented_by_its_prefix(store: Store, page_size: int) -> None:
     """Each prefix is listed once."""
     write_all(store, TREE)
 

@@ -312,7 +312,7 @@ def test_writes_are_dated_by_the_sandboxs_clock(root: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", '{"offset_seconds": "soon"}', '{"offset_seconds": 1e300}'])
-def test_a_damaged_clock_file_is_an_error(root: Path, content: str) -> None:
+def test_a_damaged_clock_file_raises_an_error(root: Path, content: str) -> None:
     """A wrong clock would make young objects look old."""
     store = opened(root)
     (root.parent / ".clock").write_text(content)
@@ -323,7 +323,7 @@ def test_a_damaged_clock_file_is_an_error(root: Path, content: str) -> None:
         store.write("data/x", b"")
 
 
-def test_listing_a_folder_without_permission_is_an_error(store: Store, root: Path) -> None:
+def test_listing_a_folder_without_permission_raises_an_error(store: Store, root: Path) -> None:
     """If the folder were skipped, the listing would just be shorter."""
     if os.geteuid() != 0:
         pytest.skip("only root can become somebody else")

@@ -1,4 +1,4 @@
-"""Reading, writing, copying and deleting single objects, and the error if an operation fails."""
+"""Reading, writing, copying and deleting single objects, and the errors of failed operations."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_an_object_that_is_larger_than_its_limit_is_not_read(store: Store, monke
                 read(key)
 
 
-def test_every_method_raises_an_error_for_a_missing_object(store: Store) -> None:
+def test_reading_looking_up_or_copying_a_missing_object_raises_not_found(store: Store) -> None:
     """The error names the object."""
     store.write("data/folder/x", b"")
 
@@ -123,7 +123,7 @@ def test_objects_are_dated_by_the_stores_clock(store: Store, provider: Provider)
 
 
 def test_a_listing_and_a_lookup_agree_about_an_object(store: Store) -> None:
-    """Both report the same size, time and checksum."""
+    """The listing and the lookup report the same size, time and checksum."""
     store.write("data/x", b"12345")
 
     [entry] = [entry for page in store.pages("") for entry in page.objects]

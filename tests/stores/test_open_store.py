@@ -39,7 +39,7 @@ def test_credentials_in_the_endpoint_are_not_printed() -> None:
 
 
 def test_settings_are_immutable_and_unknown_ones_are_refused() -> None:
-    """If unknown settings weren't refused, a misspelled one would have no effect."""
+    """Otherwise, a misspelled setting would have no effect."""
     with pytest.raises(ValidationError):
         SETTINGS.s3_region = "elsewhere"  # type: ignore[misc]
     with pytest.raises(ValidationError):
@@ -126,10 +126,11 @@ def test_a_local_namespace_that_is_not_a_folder_below_the_configured_path_is_ref
 
 
 @pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
-def test_an_endpoint_in_the_aws_variables_is_refused_unless_it_is_an_aws_endpoint(
+def test_an_endpoint_in_an_aws_environment_variable_is_refused_unless_it_is_an_aws_endpoint(
     monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
-    """If it weren't refused, lakegc would assume that this store can do what AWS can, and would not probe it."""
+    """Otherwise, lakegc would assume that the store can do what AWS can, and would not probe it. An endpoint in
+    lakegc's own settings takes precedence."""
     bucket = Namespace.parse("s3://bucket/ns")
     monkeypatch.setenv(variable, "https://minio.corp:9000")
     with pytest.raises(WrongUsage, match=r"minio\.corp.*LAKEGC_S3_ENDPOINT_URL"):

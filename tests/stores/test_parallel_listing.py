@@ -148,7 +148,7 @@ def test_ranges_are_refused_if_listings_are_not_in_byte_order(store: Store, prov
             list(pages_of_parts(store, [part]))
 
 
-def test_a_range_that_is_not_listed_in_the_declared_order_is_an_error(provider: Provider) -> None:
+def test_a_range_that_is_not_listed_in_the_declared_order_raises_an_error(provider: Provider) -> None:
     """The declared capabilities wrongly say that the store lists in byte order."""
     if provider.capabilities.byte_order:
         pytest.skip(f"{provider.name} lists in byte order")
@@ -193,7 +193,7 @@ def test_an_abandoned_listing_stops_its_threads(store: Store) -> None:
 
 
 def test_arrow_pages_agree_with_plain_pages(store: Store, provider: Provider) -> None:
-    """Both have the same keys, sizes, times and tags, including unusual ones."""
+    """Both kinds of pages have the same keys, sizes, times and tags, including unusual ones."""
     write_all(store, [*NAMES, "data/+ %2F", "data/a,b=c!d", "data/%", "data/100%25", "data/é+"])
 
     for how in ({}, {"page_size": 4}, {"delimiter": "/"}):

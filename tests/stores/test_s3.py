@@ -163,14 +163,13 @@ def test_a_copy_keeps_content_type_and_metadata(server: S3Server) -> None:
 
 
 def test_the_error_about_an_endpoint_without_a_server_names_the_setting() -> None:
-    """The error names the endpoint as the cause."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     settings = StoreSettings(
         s3_endpoint_url=url, s3_access_key_id="a", s3_secret_access_key="b", connect_timeout=2, retry=no_wait_policy(2)
     )
-    _is_unavailable(at(settings), r"LAKEGC_S3_ENDPOINT_URL.* Tried 2 times")
+    _check_unavailable(at(settings), r"LAKEGC_S3_ENDPOINT_URL.* Tried 2 times")
 
 
 def test_a_silent_server_times_out() -> None:
@@ -185,11 +184,11 @@ def test_a_silent_server_times_out() -> None:
             read_timeout=0.2,
             retry=no_wait_policy(1),
         )
-        _is_unavailable(at(settings), "LAKEGC_S3_ENDPOINT_URL")
+        _check_unavailable(at(settings), "LAKEGC_S3_ENDPOINT_URL")
 
 
 def test_a_request_to_a_busy_server_is_attempted_the_configured_number_of_times() -> None:
-    """After the last attempt an error is raised."""
+    """After the last attempt, an error is raised."""
     body = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
     with replying(503, body, XML) as fixed_server:
         store = at(fixed_server.settings(retry=no_wait_policy(2)))
@@ -202,7 +201,7 @@ def test_a_request_to_a_busy_server_is_attempted_the_configured_number_of_times(
 REQUESTS: dict[str, Callable[[Store], object]] = {
     "list": lambda store: list(store.pages("")),
     "read": lambda store: store.read("data/x"),
-    "look": lambda store: store.stat("data/x"),
+    "stat": lambda store: store.stat("data/x"),
     "write": lambda store: store.write("data/x", b"x"),
     "create": lambda store: store.write_if_absent("data/x", b"x"),
     "copy": lambda store: store.copy("data/x", "data/y"),
@@ -253,7 +252,7 @@ def test_all_requests_but_deletes_are_retried(name: str) -> None:
         assert len(fixed_server.seen) == 1
 
 
-def _is_unavailable(store: Store, match: str) -> None:
+def _check_unavailable(store: Store, match: str) -> None:
     for act in (
         lambda: list(store.pages("")),
         lambda: store.read("data/x"),
@@ -270,7 +269,7 @@ def _is_unavailable(store: Store, match: str) -> None:
 
 
 @pytest.mark.parametrize(("status", "body"), [(404, b"<html>404</html>"), (404, b""), (200, b"<html>Hello</html>")])
-def test_a_response_that_is_not_from_s3_is_an_error(status: int, body: bytes) -> None:
+def test_a_response_that_is_not_from_s3_raises_an_error(status: int, body: bytes) -> None:
     """A web server's 404 doesn't mean that an object is absent."""
     with replying(status, body, {"Content-Type": "text/html"}) as fixed_server:
         store = at(fixed_server.settings())
@@ -297,7 +296,7 @@ def test_a_response_that_boto3_cannot_parse_raises_unavailable() -> None:
 # --- responses to listings --------------------------------------------------------------------------------------------
 
 
-def test_an_incomplete_listing_is_an_error() -> None:
+def test_an_incomplete_or_malformed_listing_raises_an_error() -> None:
     """The listing ends early, or doesn't say whether more follows or where to continue."""
     whole = listing("ns/data/x")
     for body in (
@@ -323,7 +322,7 @@ def test_a_repeated_page_ends_a_listing_with_an_error() -> None:
 
 
 @pytest.mark.parametrize("key", ["ns-other/data/x", "ns/other/x", "data/x", "NS/data/x", "ns//data/x"])
-def test_a_listed_key_outside_the_prefix_is_refused(key: str) -> None:
+def test_a_listed_key_outside_the_requested_prefix_is_refused(key: str) -> None:
     """The store folds keys, so a delete could hit another object."""
     with replying(200, listing(key), XML) as fixed_server, pytest.raises(Refused, match="normalizes keys") as caught:
         list(at(fixed_server.settings()).pages("data/"))
@@ -499,7 +498,7 @@ def test_only_keys_named_in_the_response_count_as_deleted() -> None:
 
 
 def test_the_keys_of_a_batch_that_the_store_cannot_parse_are_deleted_one_by_one() -> None:
-    """One bad key doesn't make the other keys fail."""
+    """One invalid key doesn't make the other keys fail."""
     body = b"<Error><Code>MalformedXML</Code><Message>no</Message></Error>"
     with replying(400, body, XML) as fixed_server:
         results = at(fixed_server.settings()).delete_many(["a", "b"])
@@ -664,7 +663,9 @@ def test_fast_reads_ignore_endpoints_set_in_environment_variables(
         assert fixed_server.seen == []
 
 
-def test_expiring_credentials_are_renewed(seaweedfs: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fast_reads_renew_expiring_credentials_after_at_most_ten_minutes(
+    seaweedfs: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Permanent credentials aren't renewed. Session tokens are sent with the requests."""
     seaweedfs.make_bucket("s3-tests")
     settings = seaweedfs.settings()

@@ -90,7 +90,7 @@ def keys(store: Store) -> list[str]:
     return [listed.key for page in store.pages("data/") for listed in page.objects]
 
 
-def test_after_boto3_has_listed_the_bucket_it_sends_no_more_listings_and_reads(bucket: tuple[Bucket, S3Store]) -> None:
+def test_after_boto3_has_listed_the_bucket_it_sends_no_more_listings_or_reads(bucket: tuple[Bucket, S3Store]) -> None:
     """The other requests go to the same host, signed for the same region, and with the session token."""
     app, store = bucket
 
@@ -150,14 +150,14 @@ def test_with_a_proxy_boto3_sends_all_requests(bucket: tuple[Bucket, S3Store], m
         ("https://s3.eu-west-1.amazonaws.com/other/lakes?list-type=2", "s3", None),
     ],
 )
-def test_only_a_plainly_signed_request_for_the_bucket_shows_its_address(
+def test_only_a_plainly_signed_request_to_the_bucket_reveals_the_address_of_the_bucket(
     url: str, service: str, expected: tuple[str, str] | None
 ) -> None:
     address = BucketAddress.of(url, SIGNED.format("eu-west-1", service), "lake")
     assert address == (None if expected is None else BucketAddress(*expected, "eu-west-1"))
 
 
-def test_a_request_without_a_signature_shows_no_address() -> None:
+def test_a_request_without_a_signature_reveals_no_address() -> None:
     """A request with a signature for several regions doesn't show one either."""
     url = "https://lake.s3.eu-west-1.amazonaws.com/?list-type=2"
     for authorization in ("", SIGNED.format("eu-west-1", "s3").replace("HMAC", "ECDSA-P256")):

@@ -115,9 +115,9 @@ def test_only_objects_under_data_and_at_the_root_are_possible_candidates(local_a
     assert [rules.is_candidate(key) for key in KEYS] == [case.candidate for case in ADDRESSES]
 
 
-def test_a_listing_of_candidates_contains_every_address_in_the_listed_area(spark: SparkSession) -> None:
-    """A live address elsewhere doesn't count as missing from the listing. The area contains each possible candidate,
-    and every key that a store may fold into one."""
+def test_the_listed_area_contains_every_possible_candidate(spark: SparkSession) -> None:
+    """The area also contains every key that a store may fold into a candidate. A live address outside the area doesn't
+    count as missing from the listing."""
     wanted = [case.listed for case in ADDRESSES]
     assert rules.in_listed_area(COLUMN).to_pylist() == wanted + NULL
     assert in_spark(spark, rules.listed_area_column) == wanted
@@ -134,8 +134,8 @@ def test_keys_with_dot_segments_are_not_deletable() -> None:
         assert rules.may_be_deleted(COLUMN, local_adapter=local_adapter).to_pylist() == [*deletable, False]
 
 
-def test_a_hold_can_name_any_prefix_of_a_possible_candidate() -> None:
-    """If a prefix were refused, objects could not be put on hold by it."""
+def test_a_hold_can_have_any_printable_prefix_of_a_possible_candidate() -> None:
+    """Exceptions are prefixes with dot segments. A prefix outside the listed area is refused."""
     for case in ADDRESSES:
         key = case.address
         beginnings = (

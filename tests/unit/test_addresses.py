@@ -138,7 +138,7 @@ def test_an_address_that_the_oracle_places_inside_is_never_placed_outside(
 @settings(max_examples=400, deadline=None)
 @given(namespace=st.sampled_from(NAMESPACES), address=addresses)
 def test_the_pattern_for_columns_finds_every_conflict(namespace: Namespace, address: str) -> None:
-    """The regular expression finds at least what the readable rule calls a conflict, among what has a scheme."""
+    """The regular expression finds at least what the readable rule calls a conflict."""
     if namespace.locate(address, AddressType.BY_PREFIX)[0] is Location.CONFLICT:
         assert re.search(namespace.conflict_pattern(), address) is not None
 
@@ -287,7 +287,7 @@ BEHIND_A_BUCKET = [
 
 @pytest.mark.parametrize("namespace", [S3, GOOGLE], ids=lambda namespace: namespace.scheme)
 @pytest.mark.parametrize(("key", "where"), BEHIND_A_BUCKET)
-def test_a_full_address_that_may_be_read_as_another_key_stops_the_mark(
+def test_a_full_address_stops_the_mark_only_if_lakefs_may_read_it_as_another_key(
     key: str, where: Location, namespace: Namespace
 ) -> None:
     """lakeFS reads a full address as a URL: `a%20b` is the key `a b`, `a?x` is `a`, and `a%2Fb` is left as it is.
@@ -375,7 +375,7 @@ def test_an_address_in_cloud_storage_is_inside_outside_or_a_conflict(address: st
         ("HTTPS://bucket.blob.core.windows.net//", "https://<account>.<domain>/<container>/<path>"),
     ],
 )
-def test_a_namespace_without_a_bucket_or_container_is_refused(uri: str, expected: str) -> None:
+def test_a_uri_without_a_scheme_a_bucket_or_a_container_is_refused_as_a_namespace(uri: str, expected: str) -> None:
     """The error says what a namespace looks like."""
     with pytest.raises(WrongUsage, match=f"^'{uri}' is not a storage namespace: expected {expected}$"):
         Namespace.parse(uri)

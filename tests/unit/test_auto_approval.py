@@ -37,7 +37,7 @@ USUAL = PolicyInputs(
 )
 
 
-def test_a_usual_mark_qualifies_even_if_its_share_is_exactly_at_the_limit() -> None:
+def test_a_policy_can_approve_a_usual_mark_whose_share_is_exactly_at_the_limit() -> None:
     assert unmet_conditions(USUAL, POLICY, now=NOW) == []
 
 
@@ -70,8 +70,8 @@ UNMET: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", UNMET)
-def test_a_mark_that_violates_a_single_condition_does_not_qualify(case: str) -> None:
-    """The sentence has the measured value and the limit."""
+def test_a_policy_cannot_approve_a_mark_that_violates_a_single_condition(case: str) -> None:
+    """The sentence says which condition is violated."""
     changes, words = UNMET[case]
     unmet = unmet_conditions(replace(USUAL, **changes), POLICY, now=NOW)
 
@@ -94,7 +94,7 @@ def test_a_policy_without_a_waiting_time_or_without_quarantine_and_backup_approv
     assert unmet_conditions(USUAL, replace(POLICY, quarantine=False, backup_to="/backups"), now=NOW) == []
 
 
-def test_every_unmet_condition_is_reported() -> None:
+def test_all_unmet_conditions_are_reported_at_once() -> None:
     violations: dict[str, Any] = {}
     for changes, _ in UNMET.values():
         violations = changes | violations

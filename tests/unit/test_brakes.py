@@ -195,7 +195,9 @@ def test_each_brake_says_what_was_measured_and_what_is_allowed(why: str) -> None
 
 
 @pytest.mark.parametrize(("name", "bound"), [("jump", 3), ("live", 0.5), ("listing", 0.5)])
-def test_a_comparison_without_an_earlier_mark_says_whether_there_is_none(name: str, bound: float) -> None:
+def test_a_brake_that_cannot_compare_says_whether_earlier_marks_are_missing_or_unreadable(
+    name: str, bound: float
+) -> None:
     """A first mark has no earlier mark. An earlier mark that exists but can't be read trips the brake."""
     unread = evaluated(before={"unreadable": ["m0", "m-1"]})[name]
 
@@ -246,12 +248,13 @@ def test_every_limit_can_be_configured() -> None:
 
 
 @pytest.mark.parametrize(
-    "unread", [{}, {"lost": "not with these rights"}, {"*": "may not be listed"}, {"lost": "gone", "other": "damaged"}]
+    "unread",
+    [{}, {"lost": "not with these permissions"}, {"*": "can't be listed"}, {"lost": "gone", "other": "damaged"}],
 )
 def test_each_unreadable_repository_trips_its_own_brake(unread: dict[str, str]) -> None:
     """A repository that couldn't be read may refer to expired objects, so an approval has to name each of them."""
-    looked = StepRecord(START, START, 4, facts={"elsewhere": {"unread": unread}})
-    record = finished_record(steps={"committed_addresses": looked})
+    step = StepRecord(START, START, 4, facts={"elsewhere": {"unread": unread}})
+    record = finished_record(steps={"committed_addresses": step})
     by_name = {brake.name: brake for brake in brakes(record, LIMITS, now=SOON) if brake.name.startswith("others")}
 
     assert {name for name, brake in by_name.items() if brake.tripped} == {f"others/{name}" for name in unread}
@@ -260,8 +263,8 @@ def test_each_unreadable_repository_trips_its_own_brake(unread: dict[str, str]) 
 
 
 def test_each_repository_that_some_step_could_not_read_is_released_separately() -> None:
-    """Each step may find another repository that it can't read. A repository stays unreleased if the approval doesn't
-    name it, or if the mark could read it: objects that it refers to would be deleted."""
+    """Each step may find another repository that it can't read. If a repository were released without being named, the
+    objects that it refers to would be deleted. Releases of repositories that the mark could read are ignored."""
     steps = {
         "retained_commits": StepRecord(START, START, 3, facts={"elsewhere": {"unread": {"no reading": "x"}}}),
         "committed_addresses": StepRecord(START, START, 4, facts={"elsewhere": {"unread": {"lost": "gone"}}}),
@@ -305,16 +308,16 @@ def test_each_repository_that_some_step_could_not_read_is_released_separately() 
         ("AGE", "7", "a duration such as 7d"),
     ],
 )
-def test_an_impossible_limit_is_refused_with_the_name_of_its_variable(
+def test_an_impossible_limit_is_refused_with_the_name_of_its_environment_variable(
     tmp_path: Path, name: str, value: str, expected: str
 ) -> None:
-    """A bound that can't be meant, such as a share of 30, is refused with the name of the variable."""
+    """A share of 30, for example, was meant as a percentage."""
     with pytest.raises(WrongUsage, match=f"LAKEGC_BRAKE_{name}.*{expected}"):
         Settings.load({f"LAKEGC_BRAKE_{name}": value}, tmp_path)
 
 
-def test_an_unfinished_mark_or_a_missing_count_is_an_error() -> None:
-    """A missing count is never read as zero, neither of the mark nor of the one before it."""
+def test_an_unfinished_mark_or_a_missing_count_raises_an_error() -> None:
+    """A count that is missing from the mark or from the previous mark is never read as zero."""
     with pytest.raises(WrongUsage, match="not finished"):
         brakes(finished_record(finished=None, state=MarkState.MARKING), LIMITS, now=SOON)
     for name in COUNTS:

@@ -1,5 +1,5 @@
-"""A branch's staged changes are read path by path: either all of them, or an error. Also, when the server's list must
-be requested again."""
+"""Reading a branch's staged changes path by path gives all of them or an error. The server's list is requested again if
+it may lack some."""
 
 from __future__ import annotations
 
@@ -120,8 +120,8 @@ def test_a_branch_that_was_deleted_has_nothing_staged() -> None:
     assert server.asked == ["staged"]
 
 
-def test_a_branch_that_is_still_listed_is_read_again_from_the_beginning() -> None:
-    """The branch was deleted and created again. The last attempt also counts."""
+def test_a_branch_that_was_not_found_but_is_still_listed_is_read_again_from_the_beginning() -> None:
+    """The branch may have been deleted and created again. Even the last attempt can succeed."""
     served = {path: f"address of {path}" for path in paths(3)}
     changes = dict.fromkeys(paths(3), "added")
     server = Branch(changes, served, errors=[NotFound("no branch main")] * (MAX_TRIES - 1))
@@ -130,7 +130,7 @@ def test_a_branch_that_is_still_listed_is_read_again_from_the_beginning() -> Non
     assert server.asked == ["staged"] * MAX_TRIES
 
 
-def test_a_branch_that_is_listed_but_repeatedly_not_found_is_an_error() -> None:
+def test_a_branch_that_is_listed_but_repeatedly_not_found_raises_an_error() -> None:
     """The branch's staged objects are unknown, so it doesn't count as deleted."""
     server = Branch(errors=[NotFound("no branch main")] * MAX_TRIES)
 
@@ -143,7 +143,7 @@ def diff(server: Branch) -> list[str]:
     return [change.path for change in whole_diff(server.as_lakefs(), "lake", "main")]
 
 
-def test_all_changes_of_a_branch_are_read_in_one_diff() -> None:
+def test_all_changes_on_a_branch_are_read_in_one_diff() -> None:
     """If the diff is empty, the uncommitted diff has to confirm it."""
     some = Branch({"a": "added", "b": "removed"})
     none = Branch({})
@@ -152,7 +152,7 @@ def test_all_changes_of_a_branch_are_read_in_one_diff() -> None:
     assert (diff(none), none.asked) == ([], ["staged", "uncommitted"])
 
 
-def test_changes_that_only_the_uncommitted_diff_shows_are_an_error() -> None:
+def test_changes_that_only_the_uncommitted_diff_shows_raise_an_error() -> None:
     """The diff of staged data may have ended early without an error. A change staged between the two diffs is found by
     the next attempt."""
     server = Branch({}, uncommitted={"a": "added"})
@@ -165,8 +165,8 @@ def test_changes_that_only_the_uncommitted_diff_shows_are_an_error() -> None:
 @pytest.mark.parametrize(
     ("changes", "position"), [({"a": "added", "b": "added"}, "can't be read after 'b', so"), ({}, "can't be read, so")]
 )
-def test_a_diff_that_ends_with_an_error_is_an_error(changes: dict[str, str], position: str) -> None:
-    """The error names the branch and the last path before the unreadable record."""
+def test_the_error_about_an_unreadable_diff_says_where_it_ends(changes: dict[str, str], position: str) -> None:
+    """The error names the branch and, if there is one, the last path before the unreadable record."""
     with pytest.raises(Unavailable, match=f"on 'main' in repository 'lake' {position}.*Cause: a damaged record"):
         diff(Branch(changes, errors=[Unavailable("a damaged record")]))
 
@@ -194,10 +194,11 @@ LOST = "the server's list of staged addresses has a page without a file, althoug
         (2, 0, 0, LOST), (2, 1, 0, LOST), (2, 1, 5, LOST),
     ],
 )  # fmt: skip
-def test_a_list_that_lacks_the_file_of_a_page_is_requested_again_unless_nothing_is_staged(
+def test_a_list_is_requested_again_if_it_was_interrupted_or_lacks_the_file_of_a_page(
     pages: int, files: int, rows: int, again: str
 ) -> None:
-    """The server may have lost the file of that page, and staged objects with it."""
+    """The server may have lost the file, and staged objects with it. Only a single page without a file is accepted, and
+    only while nothing is staged."""
     lists = UncommittedLists("run", {"s3://b/lists/": files} if files else {}, pages)
     changed = cast(Dataset, SimpleNamespace(rows=rows))
 
@@ -245,7 +246,7 @@ def test_every_file_of_the_list_at_a_reported_location_is_read(tmp_path: Path, s
         assert sorted(files) == ["_lakefs/lists/rX/a", "_lakefs/lists/rX/b"]
 
 
-def test_fewer_files_than_were_reported_are_an_error(tmp_path: Path) -> None:
+def test_fewer_files_than_were_reported_raise_an_error(tmp_path: Path) -> None:
     """The missing file may name live objects."""
     run = run_at(tmp_path, ["_lakefs/lists/r1/a"])
 

@@ -1,5 +1,5 @@
-"""The archive of Spark's classes: created once, used once it is complete, and separate for each version of Java and
-Spark."""
+"""The archive of Spark's classes: written by the first start, used once it is complete, and separate for each version
+of Java and Spark."""
 
 from __future__ import annotations
 

@@ -57,19 +57,21 @@ def test_toml_values_mean_the_same_as_text_in_a_holds_file() -> None:
         ([RELEASES, {**RELEASES, "tags": "w*"}], "lakegc.toml has two different holds with the id 'releases'"),
     ],
 )
-def test_an_invalid_hold_in_the_settings_is_refused_by_name(tables: list[dict[str, Any]], expected: str) -> None:
+def test_the_error_about_an_invalid_hold_in_the_settings_identifies_the_hold(
+    tables: list[dict[str, Any]], expected: str
+) -> None:
     with pytest.raises(WrongUsage, match=expected):
         parse(*tables)
 
 
-def test_a_time_without_a_zone_is_refused() -> None:
+def test_the_end_of_a_hold_must_have_a_time_zone() -> None:
     until = tomllib.loads("until = 2027-06-30T12:00:00")["until"]
 
     with pytest.raises(WrongUsage, match=r"the hold 'releases' in lakegc.toml is invalid: .* has no time zone"):
         parse({**RELEASES, "until": until})
 
 
-def test_holds_of_file_and_settings_apply_together() -> None:
+def test_holds_from_the_file_and_from_the_settings_apply_together() -> None:
     combined = in_file(RELEASES).with_configured(parse(LEGAL), "holds.yaml")
 
     assert combined.ids == ("releases", "legal")
@@ -78,7 +80,7 @@ def test_holds_of_file_and_settings_apply_together() -> None:
 
 
 def test_without_additional_holds_in_the_settings_the_holds_are_those_of_the_file() -> None:
-    """A mark that was made before there were any can therefore still be approved and swept."""
+    """A mark that was made before holds could be configured can therefore still be approved and swept."""
     file = in_file(RELEASES)
 
     assert file.with_configured((), "holds.yaml") == file
@@ -87,7 +89,7 @@ def test_without_additional_holds_in_the_settings_the_holds_are_those_of_the_fil
 
 
 def test_the_hash_depends_on_the_holds_and_not_on_their_order() -> None:
-    """An approval compares it to detect changes."""
+    """An approval compares the hash to detect changes."""
     holds, shuffled = [RELEASES, LEGAL, {"id": "x", "prefix": "data/x", **WHOSE}], random.Random(1)
 
     def combined(tables: Sequence[dict[str, Any]]) -> Holds:
@@ -107,7 +109,7 @@ def test_different_holds_with_the_same_id_are_refused() -> None:
     assert raised.value.invariant == 3
 
 
-def test_holds_of_the_settings_are_not_recorded_as_part_of_the_signed_file() -> None:
+def test_holds_from_the_settings_are_not_recorded_as_part_of_the_signed_file() -> None:
     """If they were, they would seem to be missing from the file whenever it is signed again."""
     combined = replace(in_file(RELEASES), number=4).with_configured(parse(LEGAL), "holds.yaml")
 
@@ -115,7 +117,7 @@ def test_holds_of_the_settings_are_not_recorded_as_part_of_the_signed_file() -> 
     assert newest_holds(record) == (4, ("releases",))  # type: ignore[arg-type]
 
 
-def test_all_sections_and_the_variable_add_holds(tmp_path: Path) -> None:
+def test_all_matching_sections_and_the_environment_variable_add_holds(tmp_path: Path) -> None:
     """A section can't remove a hold that applies to all repositories."""
     (tmp_path / "lakegc.toml").write_text("""
         holds = [{id = "all", tags = "v*", owner = "ada", reason = "because"}]
@@ -147,8 +149,9 @@ def test_holds_that_are_not_a_list_of_tables_are_refused(tmp_path: Path, content
 
 
 @pytest.mark.parametrize("text", ["null", "5", "{}", '""', '[{"id": "a", "tags": "v*", "tags": "w*"}]', "[" * 5000])
-def test_a_variable_that_is_not_a_list_of_distinct_fields_is_refused(tmp_path: Path, text: str) -> None:
-    """This also applies together with a fleet file: nothing is dropped silently."""
+def test_an_environment_variable_that_is_not_a_list_of_tables_is_refused(tmp_path: Path, text: str) -> None:
+    """A table that has a field twice is also refused, even together with a fleet file: nothing is dropped
+    silently."""
     (tmp_path / "lakegc.toml").write_text('holds = [{id = "all", tags = "v*", owner = "ada", reason = "because"}]')
 
     with pytest.raises(WrongUsage, match="variable LAKEGC_HOLDS is invalid: expected a list of tables"):

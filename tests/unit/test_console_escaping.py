@@ -104,7 +104,7 @@ def test_csv_in_a_file_has_every_key_unescaped(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("arguments", [["status", "lake"], ["status", "lake", "--no-\x1b[2Joption"]])
 @pytest.mark.parametrize("debug", [False, True])
-def test_text_from_a_server_is_escaped_in_messages(
+def test_text_from_a_server_or_an_argument_is_escaped_in_messages_and_tracebacks(
     capsys: pytest.CaptureFixture[str], arguments: list[str], debug: bool
 ) -> None:
     """A proxy or a server can write anything into an error; messages and tracebacks show it harmlessly."""

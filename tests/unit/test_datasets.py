@@ -116,7 +116,7 @@ def test_executors_write_and_read_every_row_once(place: Place, folder: Path, spa
     assert {path.name for path in folder.iterdir()} == {"_files.json", *(file.name for file in written.files)}
 
 
-def test_rows_with_long_texts_are_written_to_as_many_files_as_can_be_read(
+def test_rows_with_long_texts_are_written_to_files_that_are_small_enough_to_be_read(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A million rows with long paths would otherwise exceed the limit on the memory of one file's rows, so that the
@@ -156,7 +156,8 @@ def test_files_of_an_earlier_attempt_are_ignored_and_removed(place: Place, folde
 
 
 def test_rewriting_a_dataset_leaves_neighboring_datasets_unchanged(place: Place) -> None:
-    """Neighbors are datasets in a folder below it, and one whose name begins in the same way."""
+    """One neighbor is in a folder below the dataset's, and the folder of the other has a name that begins in the same
+    way."""
     for folder in (FOLDER, FOLDER + "part/", FOLDER.removesuffix("/") + "-b/"):
         write_rows(place, folder, ROWS, SCHEMA)
 
@@ -182,7 +183,7 @@ def test_files_without_their_list_are_not_a_dataset(place: Place) -> None:
 
 
 def test_a_failed_rewrite_leaves_no_dataset(place: Place) -> None:
-    """The list of the first attempt is removed before the second begins, so that it can't vouch for its files."""
+    """The list of the earlier files is removed before new files are written, so that it never describes them."""
     write_rows(place, FOLDER, ROWS, SCHEMA)
 
     with pytest.raises(pa.ArrowException):
@@ -241,10 +242,10 @@ HARMS = {missing: "is missing", **dict.fromkeys((truncated, flipped, emptied, ex
 
 
 @pytest.mark.parametrize("harm", HARMS)
-def test_a_damaged_file_raises_an_error_and_never_yields_fewer_rows(
+def test_a_missing_or_damaged_file_raises_an_error_and_never_yields_fewer_rows(
     place: Place, folder: Path, dataset: Dataset, harm: Harm
 ) -> None:
-    """The error names the file, which is missing, truncated, changed or replaced by another one."""
+    """The error names the file."""
     harm(folder / "a.parquet")
 
     for use in (
@@ -256,10 +257,10 @@ def test_a_damaged_file_raises_an_error_and_never_yields_fewer_rows(
             use()
 
 
-def test_a_damaged_file_on_an_executor_stops_the_job(
+def test_a_file_that_an_executor_finds_missing_stops_the_job(
     place: Place, folder: Path, dataset: Dataset, spark: SparkSession
 ) -> None:
-    """The error arrives with its class and names the file."""
+    """On the driver, the error has the same class and names the file."""
     missing(folder / "a.parquet")
 
     with pytest.raises(DamagedData, match=r"a\.parquet in .* is missing"), errors_from_executors():
@@ -273,7 +274,7 @@ OTHER_COLUMNS = {
     "other order": table(ROWS[1:]).select(["size", "address"]),
     "other type": pa.table({"address": ["a", "b"], "size": ["many", "few"]}),
     "nested": pa.table({"address": [["a"], ["b"]], "size": [1, 2]}),
-    "nothing where something must be": pa.table({"address": [None, "b"], "size": [1, 2]}),
+    "a null in a required column": pa.table({"address": [None, "b"], "size": [1, 2]}),
 }
 
 

@@ -25,7 +25,7 @@ def locked(name: str) -> Version:
 
 
 def test_lakefs_sdk_is_allowed_only_while_it_is_under_the_apache_license() -> None:
-    """From 1.87 on it is under BUSL-1.1, which forbids offering it as a service."""
+    """Since version 1.87, the package has been under BUSL-1.1, which forbids offering it as a service."""
     for version, allowed in (
         ("1.71.0", False),
         ("1.72.0", True),
@@ -65,7 +65,7 @@ def test_uvs_default_environment_includes_every_extra() -> None:
 
 
 def test_the_only_package_whose_license_is_not_checked_is_psycopg2() -> None:
-    """It is under the LGPL with exceptions, and installed only with the extra for Postgres."""
+    """The package is under the LGPL with exceptions, and installed only with the extra for Postgres."""
     assert PROJECT["tool"]["pip-licenses"]["ignore-packages"] == ["psycopg2-binary"]
     assert PROJECT["project"]["optional-dependencies"]["postgres"] == ["dagster-postgres>=0.29,<1"]
     assert "psycopg2" not in str(PROJECT["project"]["dependencies"])

@@ -64,7 +64,7 @@ def test_releases_that_cannot_list_staged_objects_are_a_problem(version: str, st
         ("https://lake.example.com", {"ca_bundle": "/nowhere.pem"}, Status.PROBLEM),
     ],
 )  # fmt: skip
-def test_connections_that_others_could_read_are_a_warning(
+def test_an_unprotected_connection_is_a_warning_and_a_missing_ca_bundle_is_a_problem(
     endpoint: str, options: dict[str, object], status: Status
 ) -> None:
     settings = LakeFSSettings(endpoint, "id", "secret", **options)  # type: ignore[arg-type]
@@ -84,7 +84,7 @@ def test_every_form_of_a_spark_master_is_accepted(master: str) -> None:
 
 
 @pytest.mark.parametrize("master", ["", "local[", "local[x]", "spark://host", "host:7077", "http://host:7077", "YARN"])
-def test_other_texts_are_not_spark_masters(master: str) -> None:
+def test_other_texts_for_the_spark_master_are_a_problem(master: str) -> None:
     assert machine.spark_master(master).status is Status.PROBLEM
 
 
@@ -110,7 +110,7 @@ def test_a_missing_package_is_reported() -> None:
     assert "no-such-package" in found.found
 
 
-def test_the_slow_decoder_without_numba_or_a_cache_is_a_warning() -> None:
+def test_a_decoder_that_cannot_be_compiled_or_cached_is_a_warning() -> None:
     def missing() -> bool:
         raise ImportError("no numba")
 
@@ -131,7 +131,7 @@ def test_the_memory_limit_of_a_container_is_read_from_its_file(tmp_path: Path) -
     assert machine.container_memory_limit(tmp_path / "missing") is None
 
 
-def test_a_store_without_conditional_writes_is_a_problem_unless_it_is_declared() -> None:
+def test_a_lack_of_conditional_writes_is_a_problem_but_only_a_warning_for_a_single_deployment() -> None:
     known = store.KnownCapabilities(Capabilities(conditional_writes=False), "probed now")
 
     assert store.conditional_writes(known, single_deployment=False).status is Status.PROBLEM
@@ -140,7 +140,7 @@ def test_a_store_without_conditional_writes_is_a_problem_unless_it_is_declared()
 
 
 @pytest.mark.parametrize("effect", DeleteEffect)
-def test_deletes_that_free_no_space_are_a_warning(effect: DeleteEffect) -> None:
+def test_deletes_that_are_not_known_to_be_final_are_a_warning(effect: DeleteEffect) -> None:
     expected = Status.OK if effect is DeleteEffect.FINAL else Status.WARNING
 
     assert store.deletes("s3", effect).status is expected
@@ -161,8 +161,8 @@ def test_a_daemon_without_a_recent_heartbeat_is_a_warning(tmp_path: Path) -> Non
     assert "2 hours ago" in late.found
 
 
-def test_no_secret_of_the_settings_is_shown(tmp_path: Path) -> None:
-    """This holds whatever a library writes into its messages, and wherever the secret is configured."""
+def test_no_configured_secret_is_shown(tmp_path: Path) -> None:
+    """Secrets are hidden in whatever a library writes into its messages, and wherever the secret is configured."""
     (tmp_path / ".lakectl.yaml").write_text("credentials:\n  secret_access_key: from-lakectl\n")
     environ = {
         "LAKEGC_S3_SECRET_ACCESS_KEY": "of-the-store",

@@ -62,11 +62,11 @@ def expected(
 
 def test_verdicts_are_ordered_by_their_end_and_then_by_commit() -> None:
     """A verdict without an end comes first. Each verdict states the rule that applies to its commit."""
-    ordered = sorted_verdicts([*COMMITS, *COMMITS])
+    verdicts = sorted_verdicts([*COMMITS, *COMMITS])
 
-    assert ordered.schema == VERDICTS
-    assert ordered["commit_id"].to_pylist() == IN_ORDER
-    assert ordered.to_pylist()[2] == {"commit_id": "a", "branch": "dev", "days": 3, "until": NOW}
+    assert verdicts.schema == VERDICTS
+    assert verdicts["commit_id"].to_pylist() == IN_ORDER
+    assert verdicts.to_pylist()[2] == {"commit_id": "a", "branch": "dev", "days": 3, "until": NOW}
     assert sorted_verdicts([]).schema == VERDICTS
 
 
@@ -103,8 +103,8 @@ def addresses_only(names: Iterable[str]) -> pa.Table:
     return pa.table([pa.array(sorted(names), pa.string())], schema=ADDRESSES)
 
 
-def test_only_the_best_attribution_of_an_address_is_kept() -> None:
-    """The best attribution has the last verdict, and the largest of that verdict's paths."""
+def test_only_the_strongest_attribution_of_an_address_is_kept() -> None:
+    """The strongest attribution has the last verdict, and the largest of that verdict's paths."""
     many = verdict_rows(("data/s/a", number % 4, f"p{number:04}") for number in range(2000))
 
     assert strongest_attributions(many).to_pylist() == [{"address": "data/s/a", "verdict": 3, "path": "p1999"}]

@@ -91,22 +91,22 @@ def test_an_object_without_a_time_is_not_deleted_or_copied_even_if_a_mark_of_an_
 
 
 @pytest.mark.parametrize("modified", [FIRST, EPOCH, DOS_EPOCH, LAST - DAY + SECOND, LAST])
-def test_an_object_without_a_plausible_time_is_never_said_to_be_old_enough_at_some_time(modified: datetime) -> None:
-    """`lakegc explain` would name a day in 1970, or fail."""
+def test_no_time_is_given_at_which_an_object_without_a_plausible_time_is_old_enough(modified: datetime) -> None:
+    """Otherwise, `lakegc explain` would name a day in 1970, or fail."""
     times = pa.chunked_array([pa.array([modified, NOW], STORED_OBJECTS.field("modified").type)])
     assert old_enough_at(times, DAY).to_pylist() == [None, NOW + DAY]
 
 
 @pytest.mark.parametrize("seconds", [10**12, -(10**12), 2**63 // 10**9])
 def test_a_files_time_beyond_what_a_date_can_hold_counts_as_the_latest_date(seconds: int) -> None:
-    """Without this, one such file would stop every listing."""
+    """Otherwise, one such file would stop every listing."""
     status = cast(os.stat_result, SimpleNamespace(st_mtime_ns=seconds * 10**9))
 
     assert status_of(modified_at(status)) == garbage.Status.YOUNG_OR_UNCOMMITTED
 
 
 @pytest.mark.parametrize("seconds", [-1, 0, 4_200_000_000, 10**11])
-def test_files_before_1970_and_after_2100_are_listed(tmp_path: Path, seconds: int) -> None:
+def test_files_dated_before_1970_or_after_2100_are_listed(tmp_path: Path, seconds: int) -> None:
     (tmp_path / "lake").mkdir()
     store = open_store(Namespace.parse("local://lake"), StoreSettings(local_path=str(tmp_path)))
     store.write("data/a", b"x")

@@ -36,8 +36,8 @@ def all_errors(parent: type[LakegcError] = LakegcError) -> Iterator[type[LakegcE
             yield from all_errors(child)
 
 
-def test_every_error_of_the_tree_is_either_temporary_or_permanent() -> None:
-    """A new error must be added to one of the two lists."""
+def test_every_error_class_is_either_temporary_or_permanent() -> None:
+    """A new error class must be added to one of the two lists."""
     kinds = {kind.__name__: kind_of(kind("it failed")) for kind in all_errors()}
 
     assert {name for name, kind in kinds.items() if kind is FailureKind.TEMPORARY} == TEMPORARY
@@ -68,7 +68,7 @@ def wrapped(error: BaseException) -> BaseException:
         (failure_after_retries(), FailureKind.TEMPORARY, f"the store didn't answer. {TRY_AGAIN}"),
         (Transient("the store is busy. Try again."), FailureKind.TEMPORARY, "the store is busy. Try again."),
         (Transient("no response from against-lake"), FailureKind.TEMPORARY, f"from against-lake. {TRY_AGAIN}"),
-        (errors.Forbidden("no rights. Grant them."), FailureKind.PERMANENT, "no rights. Grant them."),
+        (errors.Forbidden("no permission. Grant it."), FailureKind.PERMANENT, "no permission. Grant it."),
         (OSError(errno.ENOSPC, "No space left", "/tmp/x"), FailureKind.PERMANENT, "No space left: /tmp/x. Free some"),
         (OSError(errno.EDQUOT, "Quota exceeded"), FailureKind.PERMANENT, "Quota exceeded. Free some space"),
         (OSError(errno.EMFILE, "Too many open files"), FailureKind.PERMANENT, "ulimit -n"),
@@ -107,12 +107,12 @@ def test_the_message_of_a_failure_says_what_to_do(error: BaseException, kind: Fa
         (": org.apache.spark.SparkException: Exception thrown in awaitResult: ", "or Spark's Java process was lost"),
     ],
 )
-def test_the_reason_of_a_failed_spark_task_names_the_cause(reported: str, words: str) -> None:
+def test_the_reason_for_a_failed_spark_job_states_the_cause(reported: str, words: str) -> None:
     assert words in failure_reason(f"Job aborted due to stage failure\n{reported}")
 
 
 def test_a_killed_spark_java_process_is_reported_as_a_temporary_failure() -> None:
-    """py4j's connection is then refused at the driver's next call of Spark."""
+    """py4j's connection is then refused at the driver's next call to Spark."""
     gateway = JavaGateway(gateway_parameters=GatewayParameters(port=free_port()))
 
     with pytest.raises((Py4JNetworkError, OSError)) as raised:
@@ -125,8 +125,8 @@ def test_a_killed_spark_java_process_is_reported_as_a_temporary_failure() -> Non
     assert str(in_an_action.value) == JAVA_ENDED
 
 
-def test_the_advice_for_each_code_with_which_deletes_are_retried_is_to_try_again() -> None:
-    """A code is in only one of the lists, so that its advice is clear."""
+def test_the_advice_for_every_error_code_that_is_retried_is_to_try_again() -> None:
+    """None of the codes also counts as a missing permission, so the advice is clear."""
     azure = pytest.importorskip("spark_resources.stores.azure.client")
     gcs = pytest.importorskip("spark_resources.stores.gcs.client")
     statuses = map(str, TRANSIENT_STATUSES)

@@ -46,7 +46,7 @@ def seen(mark_id: str = "m1", state: str = "marked", *, is_running: bool = False
         ([seen(format=1)], "a new mark: an earlier version made the newest", "mark lake"),
     ],
 )
-def test_the_overview_shows_one_next_step_with_one_command_for_a_repository(
+def test_the_overview_shows_at_most_one_next_step_with_one_command_for_a_repository(
     marks: list[SeenMark], waits_for: str, command: str
 ) -> None:
     """Runs come first, then whatever was begun or approved, then the newest finished mark."""
@@ -57,7 +57,7 @@ def test_the_overview_shows_one_next_step_with_one_command_for_a_repository(
 
 
 def test_a_repository_whose_mark_is_too_old_to_be_swept_waits_for_a_new_mark() -> None:
-    """The overview doesn't ask for its approval, which would be refused."""
+    """The overview doesn't ask for an approval of the old mark, which would be refused."""
     newest = seen()
     assert newest.record.finished is not None
 
@@ -85,11 +85,11 @@ def test_a_failed_mark_is_a_problem_until_a_later_one_finishes() -> None:
     [
         ({}, ""),
         ({"failed": 2}, "sweep m1 failed to delete 2 objects"),
-        ({"failed": 2, "late": 1}, "1 object became live while sweep m1 deleted them"),
+        ({"failed": 2, "late": 1}, "1 object became live while sweep m1 was running"),
     ],
 )
 def test_the_last_sweep_is_a_problem_if_deletes_failed_or_deleted_objects_became_live(
     counts: dict[str, int], problem: str
 ) -> None:
-    """Objects that readers miss are worse than objects that could not be deleted."""
+    """If both happened, only the objects that became live are reported, because they are the greater problem."""
     assert newest_problem([seen()], FinishedSweep("m1", NOW, 3, 30, **counts)) == problem

@@ -53,7 +53,7 @@ def test_a_section_for_the_id_takes_precedence_over_patterns_and_patterns_over_t
     assert by_id.origins["brake_share"] == f'brake_share in [repositories."lake-main"] of {tmp_path}/lakegc.toml'
 
 
-def test_variables_override_the_fleet_file_which_overrides_lakectls_settings(tmp_path: Path) -> None:
+def test_environment_variables_override_the_fleet_file_which_overrides_lakectls_settings(tmp_path: Path) -> None:
     environ = {"LAKEGC_BRAKE_SHARE": "0.5", "LAKECTL_SERVER_ENDPOINT_URL": "http://lakectl"}
     settings = load(tmp_path, f'endpoint_url = "http://fleet"\n{FLEET}', "lake-main", **environ)
 
@@ -62,7 +62,7 @@ def test_variables_override_the_fleet_file_which_overrides_lakectls_settings(tmp
     assert settings.endpoint_url == "http://fleet"
 
 
-def test_lakegc_config_names_the_fleet_file(tmp_path: Path) -> None:
+def test_lakegc_config_chooses_the_fleet_file(tmp_path: Path) -> None:
     """A file that doesn't exist is refused, because its limits would silently not apply."""
     (tmp_path / "fleet.toml").write_text('min_age = "5d"')
     settings = load(tmp_path, FLEET, LAKEGC_CONFIG=str(tmp_path / "fleet.toml"))
@@ -116,7 +116,8 @@ def test_patterns_that_contradict_each_other_are_refused_for_the_repositories_th
     ],
 )  # fmt: skip
 def test_an_invalid_file_is_refused_as_a_whole(tmp_path: Path, content: str, expected: str) -> None:
-    """This holds even if the fault is in another repository's section: its author may rely on it."""
+    """The file is refused even if the mistake is in another repository's section, whose author may rely on it. The
+    error never shows a secret."""
     with pytest.raises(WrongUsage, match=expected) as raised:
         load(tmp_path, content, "lake-main")
     assert "abc" not in str(raised.value)
@@ -139,7 +140,7 @@ def test_a_file_that_is_not_readable_text_is_refused(tmp_path: Path) -> None:
     "pattern", ["", "lake-a,lake-b", "Lake-*", " lake-a", "lake-[ab", "lake-[b-a]", "lake_a", "-lake", "lake-\u0430"]
 )
 def test_a_section_that_can_match_no_repository_is_refused(tmp_path: Path, pattern: str) -> None:
-    """Its holds and limits would silently apply to no repository."""
+    """The holds and limits in the section would silently apply to no repository."""
     with pytest.raises(WrongUsage, match="matches no repository: expected an id, or a shell pattern"):
         load(tmp_path, f'[repositories."{pattern}"]\nmin_age = "2d"')
 
@@ -177,11 +178,11 @@ def test_a_fleet_file_that_is_not_a_regular_file_is_refused(tmp_path: Path, kind
     assert Settings.load({}, NO_HOME, directory=tmp_path / "missing").min_age == timedelta(hours=24)
 
 
-@pytest.mark.parametrize("planted", ["by another user", "in place of a file that all may change"])
-def test_a_file_that_another_user_may_have_put_into_the_working_directory_is_refused_unless_it_is_named(
+@pytest.mark.parametrize("planted", ["by another user", "in a file that anyone may change"])
+def test_a_file_in_the_working_directory_that_another_user_may_have_written_must_be_named_by_lakegc_config(
     tmp_path: Path, planted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its settings choose the server that gets the credentials, and Spark's settings can run code."""
+    """The settings in the file choose the server that gets the credentials, and Spark's settings can run code."""
     path = tmp_path / "lakegc.toml"
     path.write_text("brake_share = 0.02\n")
     if planted == "by another user":

@@ -65,7 +65,7 @@ def test_sentences_end_with_one_full_stop_and_nouns_have_the_right_article() -> 
     ]  # fmt: skip
 
 
-def test_without_holds_the_word_none_replaces_their_checksum() -> None:
+def test_if_there_are_no_holds_none_is_printed_instead_of_their_checksum() -> None:
     """The holds file remains after the last hold was dropped, but its checksum would be of no use."""
     assert holds_in_words(finished_record(holds={"ids": [], "sha256": "b3103bb84b9d" * 5})) == "none"
     assert holds_in_words(finished_record(holds={"ids": ["legal"], "sha256": "ab" * 32})) == "legal (abababababab)"

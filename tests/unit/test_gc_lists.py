@@ -23,7 +23,7 @@ def test_only_retained_commits_are_returned() -> None:
     assert parse_commits_csv(data, where="x") == [(B, M), (A, "")]
 
 
-def test_a_list_with_only_a_header_is_empty() -> None:
+def test_a_list_of_commits_with_only_a_header_is_empty() -> None:
     """A list without rows is not damaged."""
     assert parse_commits_csv(HEADER.encode(), where="x") == []
 
@@ -59,7 +59,7 @@ def test_a_list_with_only_a_header_is_empty() -> None:
         HEADER + HEADER,
     ],
 )
-def test_a_damaged_list_of_commits_is_an_error(text: str) -> None:
+def test_a_damaged_list_of_commits_raises_an_error(text: str) -> None:
     """A list needs the exact header, complete lines, ids, and `true` or `false`. The error names the file."""
     with pytest.raises(DamagedData, match=r"^s3://x/commits\.csv") as raised:
         parse_commits_csv(text.encode(), where="s3://x/commits.csv")
@@ -76,14 +76,14 @@ def test_a_damaged_list_of_commits_is_an_error(text: str) -> None:
         (f"{B},false,{M}", f"has commit {B} twice, the second time on line 3"),
     ],
 )
-def test_the_error_about_a_damaged_list_of_commits_names_the_line(row: str, what: str) -> None:
-    """A person can then look at it."""
+def test_the_error_about_a_damaged_list_of_commits_states_the_line(row: str, what: str) -> None:
+    """A person can then look at that line."""
     with pytest.raises(DamagedData) as raised:
         parse_commits_csv(f"{HEADER}{B},false,{M}\n{row}\n".encode(), where="s3://x/commits.csv")
     assert str(raised.value).startswith(f"s3://x/commits.csv {what}. The list was not used.")
 
 
-def test_a_list_of_commits_in_another_encoding_is_an_error() -> None:
+def test_a_list_of_commits_in_another_encoding_raises_an_error() -> None:
     """A list that is not UTF-8 is damaged."""
     with pytest.raises(DamagedData, match=r"^x is not UTF-8 text\."):
         parse_commits_csv(HEADER.encode("utf-16"), where="x")
@@ -110,14 +110,14 @@ def test_staged_addresses_are_read_back_as_written(kind: pa.DataType) -> None:
     assert table.schema.types == [pa.string(), pa.int64()]
 
 
-def test_unknown_columns_are_ignored() -> None:
+def test_unknown_columns_in_a_list_of_staged_addresses_are_ignored() -> None:
     """A newer server may write additional columns."""
     data = _parquet({"physical_address": ["data/a"], "more": [1], "creation_date": [1]})
 
     assert read_uncommitted_file(data, where="x").column_names == ["physical_address", "creation_date"]
 
 
-def test_a_list_without_rows_is_empty() -> None:
+def test_a_list_of_staged_addresses_without_rows_is_empty() -> None:
     """The empty list must have the right columns."""
     schema = pa.schema([("physical_address", pa.string()), ("creation_date", pa.int64())])
 
@@ -148,7 +148,7 @@ _WHOLE = _parquet({"physical_address": ADDRESSES, "creation_date": [1, 2, 3]})
         _parquet({"physical_address": [b"data/\xff"], "creation_date": [1]}),
     ],
 )
-def test_a_damaged_list_of_staged_objects_is_an_error(data: bytes) -> None:
+def test_a_damaged_list_of_staged_objects_raises_an_error(data: bytes) -> None:
     """The file is truncated, lacks a column, has a column of the wrong type, or has a row without an address. The error
     names the file."""
     with pytest.raises(DamagedData, match=r"^s3://x/part") as raised:

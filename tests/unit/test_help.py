@@ -49,7 +49,7 @@ def helps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def test_help_imports_no_slow_package(helps: dict[str, Any]) -> None:
-    """This covers `lakegc --help` and the help of every command."""
+    """The test covers `lakegc --help` and the help of every command."""
     assert helps[""][2] == []
     for _, _, heavy in helps.values():
         assert set(heavy) <= {"pydantic"}  # Typer itself reads the options of a command with it
@@ -75,8 +75,7 @@ def lakegc(*arguments: str) -> tuple[int, str]:
     return ended.returncode, ended.stdout
 
 
-def test_the_version_and_the_short_help_are_printed() -> None:
-    """`lakegc --version` prints the installed version; `-h` is short for `--help`."""
+def test_the_version_is_printed_and_h_is_short_for_help() -> None:
     assert lakegc("--version") == (0, f"lakegc {metadata.version('lakegc')}\n")
     assert lakegc("mark", "-h") == lakegc("mark", "--help")
 

@@ -43,7 +43,7 @@ def write_report(place: Place, mark_id: str, *, ended: datetime = START, **objec
     place.store().write(report_key(mark_id), report.to_json())
 
 
-def test_a_history_has_the_newest_marks_and_sweeps_and_the_bytes_freed_by_all_sweeps() -> None:
+def test_a_history_keeps_only_the_newest_marks_and_sweeps_but_counts_what_all_sweeps_freed() -> None:
     """The file stays small, and old sweeps still count."""
     history = History()
     for day in range(MAX_ENTRIES + 10):
@@ -57,7 +57,7 @@ def test_a_history_has_the_newest_marks_and_sweeps_and_the_bytes_freed_by_all_sw
 
 
 def test_a_sweep_that_is_retried_or_purged_counts_once(place: Place) -> None:
-    """Its newest outcome replaces the earlier one; a purge frees what was quarantined."""
+    """The newest outcome replaces the earlier one; a purge frees what was quarantined."""
     write_report(place, "m1", deleted=2, failed=3)
     record_sweep(place, "m1", no_warning)
     write_report(place, "m1", deleted=4, failed=1)
@@ -107,14 +107,14 @@ def test_a_history_of_a_newer_version_is_left_unchanged_with_a_warning(place: Pl
 
 
 def test_unfinished_marks_are_not_in_the_history(place: Place) -> None:
-    """They have no counts."""
+    """Unfinished marks have no counts."""
     unfinished = finished_record("m1", state=MarkState.MARKING, finished=None, digest=None, counts={})
 
     assert History().with_mark(unfinished) == History()
 
 
-def test_an_overview_reads_only_the_earlier_marks_without_a_successful_sweep(place: Place) -> None:
-    """A repository has hundreds of swept marks; what is left to do is in the others."""
+def test_an_overview_reads_the_newest_mark_and_only_those_earlier_ones_without_a_successful_sweep(place: Place) -> None:
+    """A repository may have hundreds of swept marks; what is left to do is in the others."""
     marks = {f"m{day}": write_mark(place, f"m{day}", START + timedelta(days=day)) for day in range(4)}
     history = History()
     for mark in marks.values():

@@ -158,8 +158,7 @@ def test_all_errors_of_a_file_are_reported_at_once() -> None:
         ("2027-06-30 12:00:01+02:00", datetime(2027, 6, 30, 10, 0, 1, tzinfo=UTC)),
     ],
 )
-def test_a_hold_lasts_to_the_end_of_its_day_in_utc(until: str, end: datetime) -> None:
-    """An end with a time of day is exact."""
+def test_a_hold_lasts_until_the_end_of_its_last_day_in_utc_or_until_an_exact_time(until: str, end: datetime) -> None:
     (hold,) = parse_holds(hold_file(until=until), "holds.yaml")
 
     assert hold.end == end

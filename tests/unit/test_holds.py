@@ -64,7 +64,8 @@ def branch_history() -> dict[str, Commit]:
 def test_a_hold_on_a_branch_covers_what_its_days_or_its_longer_rule_retain(
     rules: Rules | None, expected: set[str]
 ) -> None:
-    """The other branch, dev, isn't on hold, but its head is retained anyway."""
+    """Without rules, every commit is retained anyway. The other branch, dev, isn't on hold, but its head is
+    retained."""
     hold = BranchHold(id="h", branches="ma*", days="45", **WHOSE)
 
     on_hold = commits_on_hold([hold], branch_history(), References([{"main": "c", "dev": "y"}]), rules, now=NOW)
@@ -83,7 +84,8 @@ def test_a_hold_on_a_branch_applies_to_every_reading_of_the_branches() -> None:
 
 
 def test_tagged_commits_are_those_with_a_tag_that_a_hold_matches() -> None:
-    """Their history is included if the hold says so. Holds of other kinds have no tagged commits."""
+    """Tagged commits can be selected by whether their hold includes their history. Holds of other kinds have no tagged
+    commits."""
     holds = [
         TagHold(id="alone", tags="v*", **WHOSE),
         TagHold(id="all", tags="w*", history="true", **WHOSE),
@@ -99,7 +101,7 @@ def test_tagged_commits_are_those_with_a_tag_that_a_hold_matches() -> None:
 
 
 def test_a_commit_on_hold_that_is_not_in_the_graph_stops_the_mark() -> None:
-    """Its objects are unknown, and may be live."""
+    """The objects of the commit are unknown, and may be live."""
     hold = TagHold(id="h", tags="v*", **WHOSE)
 
     with pytest.raises(

@@ -77,7 +77,7 @@ def test_spark_hides_settings_with_secrets_and_its_ui_is_off(name: str) -> None:
 
 @pytest.mark.parametrize("key", ["lake\n:m1", "lake:m1\n", "lake|m1\n"])
 def test_a_line_break_at_the_end_of_an_id_is_refused(key: str) -> None:
-    """In a regular expression, `$` also matches before one."""
+    """In a regular expression, `$` also matches before a line break at the end."""
     with pytest.raises(NotAPartition):
         Partition.parse(key)
 
@@ -100,7 +100,8 @@ def test_metadata_that_would_end_the_line_of_a_header_is_not_sent() -> None:
     ],
 )
 def test_a_token_is_never_sent_to_another_machine_without_encryption(uri: str, settings: dict[str, str]) -> None:
-    """Anyone who can read the network's traffic could use it. Emulators on this machine work without encryption."""
+    """Anyone who can read the network's traffic could use the token. Emulators on this machine work without
+    encryption."""
     with pytest.raises(WrongUsage, match=r"would be sent unencrypted to .*example\.com") as refused:
         open_store(Namespace.parse(uri), StoreSettings.model_validate(settings))
     assert "hush" not in str(refused.value)

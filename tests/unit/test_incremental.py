@@ -65,8 +65,8 @@ def test_a_folder_that_is_not_a_slice_is_always_listed(name: str) -> None:
     assert may_have_changed(name, NOW)
 
 
-def test_a_slice_is_listed_until_long_after_it_was_opened() -> None:
-    """An object that arrives a day after the hour of its slice is still found; older slices aren't listed."""
+def test_a_slice_is_listed_until_48_hours_after_it_was_opened() -> None:
+    """An object that arrives a day after the hour of its slice is still found."""
     name = Xids(1, lambda: NOW).descending_id
     assert may_have_changed(name(NOW - 25 * HOUR), NOW)
     assert may_have_changed(name(NOW - MAX_UPLOAD_DELAY), NOW)
@@ -102,8 +102,8 @@ def test_a_full_mark_is_due_after_the_configured_number_of_incremental_ones() ->
     assert not basis_of(new(), earlier, every=1)["incremental"]
     assert not basis_of(new(), earlier[:1], every=1)["incremental"]
     assert not basis_of(new(), earlier, every=0)["incremental"]
-    audited = record("m4", 6, basis=due)
-    after = basis_of(new(), [*earlier, audited], every=3)
+    full = record("m4", 6, basis=due)
+    after = basis_of(new(), [*earlier, full], every=3)
     assert (after["chain"], after["digests"]) == (["m4"], ["digest of m4"])
 
 
@@ -123,7 +123,7 @@ def test_a_full_mark_is_due_after_enough_incremental_marks_even_if_each_names_th
 
 
 def test_only_a_full_listing_of_all_objects_counts_as_a_full_mark() -> None:
-    """Marks of a different scope and marks by an inventory find no late uploads, so a full mark stays due after
+    """Marks of a different scope and marks from an inventory find no late uploads, so a full mark stays due after
     them."""
     others = [record("m3", 7, scope=Scope.UNCOMMITTED), record("m4", 6, inventory={"where": "s3://i"})]
     earlier = [record("m1", 9), chained("m2", 8, "m1"), *others]

@@ -167,7 +167,7 @@ def test_an_altered_inventory_is_refused(tmp_path: Path, harm: Any, words: str) 
         ("key,size,time\ra,1,2026-01-01T00:00:00Z\r", "new-line"),
     ],
 )
-def test_an_incomplete_or_ambiguous_csv_file_is_an_error(tmp_path: Path, text: str, words: str) -> None:
+def test_an_incomplete_or_ambiguous_csv_file_raises_an_error(tmp_path: Path, text: str, words: str) -> None:
     """A missing column or value, or an ambiguous one, is an error that names the file."""
     (tmp_path / "list.csv").write_text(text)
 

@@ -1,4 +1,4 @@
-"""Commands that lakegc prints can be pasted: they begin as lakegc was invoked."""
+"""Commands that lakegc prints can be pasted: they begin in the way in which lakegc was invoked."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_command_begins_with_uv_if_uv_ran_lakegc(installed: Path) -> None:
 
 
 def test_a_command_begins_with_the_path_of_lakegc_unless_the_shell_finds_it(installed: Path) -> None:
-    """`lakegc` alone is enough only where it is this very program."""
+    """`lakegc` alone is printed only if the shell would run this very program."""
     program = str(installed / "bin/lakegc")
     for path, called in (
         (f"/bin:{installed}/bin", "lakegc"),

@@ -76,7 +76,7 @@ def test_an_empty_page_is_an_empty_listing(script: Script, lake: LakeFS) -> None
         Response(b'{"results": [', media_type="application/json"),
     ],
 )
-def test_a_malformed_page_is_an_error(script: Script, lake: LakeFS, broken: Response) -> None:
+def test_a_malformed_page_raises_an_error(script: Script, lake: LakeFS, broken: Response) -> None:
     """The page lacks a field or has fewer results than it announces, so it could be read as empty or as the last
     page."""
     script.on("GET lake/branches", broken)
@@ -86,7 +86,7 @@ def test_a_malformed_page_is_an_error(script: Script, lake: LakeFS, broken: Resp
     assert raised.value.invariant == 3
 
 
-def test_a_repeated_offset_is_an_error(script: Script, lake: LakeFS) -> None:
+def test_a_repeated_offset_raises_an_error(script: Script, lake: LakeFS) -> None:
     """The listing would end early or never."""
     script.on("GET lake/branches", page([ref("a")], "a"), page([ref("b")], "b"), page([ref("a")], "a"))
 
@@ -94,8 +94,8 @@ def test_a_repeated_offset_is_an_error(script: Script, lake: LakeFS) -> None:
         lake.branches("lake")
 
 
-def test_a_next_offset_equal_to_the_requested_one_is_an_error(script: Script, lake: LakeFS) -> None:
-    """If it weren't, the same page would be read forever."""
+def test_a_next_offset_equal_to_the_requested_one_raises_an_error(script: Script, lake: LakeFS) -> None:
+    """Otherwise, the same page would be read forever."""
     script.on("GET lake/tags", page([ref("a")], "a"), page([ref("b")], "a"))
 
     with pytest.raises(DamagedData, match="no offset for the next one"):
@@ -167,7 +167,7 @@ def test_every_field_of_a_commit_is_read(script: Script, lake: LakeFS) -> None:
         {"parents": ["p1", "p2"], "version": None},
     ],
 )
-def test_a_commit_with_a_missing_or_mistyped_field_is_an_error(
+def test_a_commit_with_a_missing_or_mistyped_field_raises_an_error(
     script: Script, lake: LakeFS, changed: dict[str, Any]
 ) -> None:
     """A merge without a version is also an error, because its main parent can't be determined."""
@@ -251,7 +251,7 @@ def test_each_rule_of_a_branch_is_read_with_its_days(script: Script, lake: LakeF
         {"default_retention_days": 5, "branches": [{"branch_id": "main", "retention_days": days} for days in (1, 9)]},
     ],
 )
-def test_malformed_rules_are_an_error(script: Script, lake: LakeFS, broken: Any) -> None:
+def test_malformed_rules_raise_an_error(script: Script, lake: LakeFS, broken: Any) -> None:
     """A number is missing or negative, or a branch is named twice. A guess could expire commits that should be
     retained."""
     script.on("GET lake/settings/gc_rules", reply(200, broken))
@@ -273,7 +273,7 @@ def test_a_404_means_no_rules_only_if_the_repository_exists(script: Script, lake
 @pytest.mark.parametrize(
     "response", [reply(404, NO_CALL), reply(404, {}), Response(b"nope", 404, media_type="text/plain")]
 )
-def test_a_404_that_is_not_about_rules_is_an_error(script: Script, lake: LakeFS, response: Response) -> None:
+def test_a_404_that_is_not_about_rules_raises_an_error(script: Script, lake: LakeFS, response: Response) -> None:
     """A proxy, or a server without the call, says nothing about the rules."""
     script.on("GET lake/settings/gc_rules", response)
 
@@ -307,7 +307,7 @@ def test_a_task_is_polled_until_it_is_completed(script: Script, lake: LakeFS) ->
     assert script.received[-1][1] == {"id": "t"}
 
 
-def test_a_task_that_is_not_done_in_time_is_an_error(script: Script, lake: LakeFS) -> None:
+def test_a_task_that_is_not_done_in_time_raises_an_error(script: Script, lake: LakeFS) -> None:
     script.on(ASYNC, reply(202, {"id": "t"})).on(STATUS, reply(200, {"task_id": "t", "completed": False}))
 
     with pytest.raises(Unavailable, match="did not finish within"):
@@ -323,15 +323,17 @@ def test_a_task_that_is_not_done_in_time_is_an_error(script: Script, lake: LakeF
         {"task_id": "t"},
     ],
 )
-def test_a_completed_task_without_a_result_is_an_error(script: Script, lake: LakeFS, status: Any) -> None:
-    """A task without a location or an error doesn't mean that there are no rules."""
+def test_a_task_without_a_state_or_a_completed_one_without_a_result_raises_an_error(
+    script: Script, lake: LakeFS, status: Any
+) -> None:
+    """A missing location doesn't mean that there are no rules."""
     script.on(ASYNC, reply(202, {"id": "t"})).on(STATUS, reply(200, status))
 
     with pytest.raises(DamagedData):
         lake.prepare_commits("lake")
 
 
-def test_a_failed_task_is_an_error_with_the_servers_message(script: Script, lake: LakeFS) -> None:
+def test_a_failed_task_raises_an_error_with_the_servers_message(script: Script, lake: LakeFS) -> None:
     """Only the server's explicit message means that there are no rules."""
     script.on(ASYNC, reply(202, {"id": "t"}))
     script.on(STATUS, reply(200, {"task_id": "t", "completed": True, "error": {"message": "disk full"}}))
@@ -380,7 +382,7 @@ def test_commits_of_an_older_server_are_listed_with_the_synchronous_call(
 @pytest.mark.parametrize(
     ("status", "error"), [(400, Unavailable), (401, Forbidden), (403, Forbidden), (500, Unavailable)]
 )
-def test_the_older_call_is_not_tried_after_an_error(
+def test_the_older_call_is_not_tried_if_the_newer_one_fails(
     script: Script, lake: LakeFS, status: int, error: type[LakegcError]
 ) -> None:
     """The older call is used only if the server doesn't have the newer one."""
@@ -391,8 +393,8 @@ def test_the_older_call_is_not_tried_after_an_error(
     assert SYNC not in script.calls()
 
 
-def test_listing_the_commits_of_a_missing_repository_is_an_error(script: Script, lake: LakeFS) -> None:
-    """The asynchronous and the synchronous call both raise the error."""
+def test_listing_the_commits_of_a_missing_repository_raises_an_error(script: Script, lake: LakeFS) -> None:
+    """The asynchronous and the synchronous call are both answered with 404."""
     for call in (ASYNC, SYNC):
         script.on(call, reply(404, {"message": "repository not found"}))
 
@@ -421,8 +423,8 @@ def test_every_page_of_staged_objects_is_requested(script: Script, lake: LakeFS)
     assert bodies == [{}, {"continuation_token": "t1", "run_id": "r"}, {"continuation_token": "t2", "run_id": "r"}]
 
 
-def test_an_empty_location_means_that_nothing_is_staged(script: Script, lake: LakeFS) -> None:
-    """The code that reads the lists compares the number of files with it (formats §2)."""
+def test_a_page_of_staged_objects_with_an_empty_location_has_no_file(script: Script, lake: LakeFS) -> None:
+    """The code that reads the lists decides whether really nothing is staged (formats §2)."""
     script.on(UNCOMMITTED, staged(""))
 
     lists = lake.prepare_uncommitted("lake")
@@ -440,9 +442,11 @@ def test_an_empty_location_means_that_nothing_is_staged(script: Script, lake: La
         [reply(201, {"gc_uncommitted_location": STAGED})],
         [reply(201, {"run_id": "r", "gc_uncommitted_location": STAGED, "continuation_token": 7})],
     ],
-    ids=["token twice", "tokens in a circle", "another run", "no location", "no run", "strange token"],
+    ids=["token twice", "tokens in a circle", "another run", "no location", "no run", "token that is no text"],
 )
-def test_inconsistent_pages_of_staged_objects_are_an_error(script: Script, lake: LakeFS, pages: list[Scripted]) -> None:
+def test_inconsistent_or_incomplete_pages_of_staged_objects_raise_an_error(
+    script: Script, lake: LakeFS, pages: list[Scripted]
+) -> None:
     """A token is repeated, the run changes, or a field is missing."""
     script.on(UNCOMMITTED, *pages)
 
@@ -451,7 +455,7 @@ def test_inconsistent_pages_of_staged_objects_are_an_error(script: Script, lake:
     assert raised.value.invariant == 3
 
 
-def test_a_failed_page_of_staged_objects_is_an_error(script: Script, lake: LakeFS) -> None:
+def test_a_failed_page_of_staged_objects_raises_an_error(script: Script, lake: LakeFS) -> None:
     """The pages before it are not the whole list."""
     script.on(UNCOMMITTED, staged(token="t"), reply(400, {"message": "invalid continuation token"}))
 
@@ -459,7 +463,7 @@ def test_a_failed_page_of_staged_objects_is_an_error(script: Script, lake: LakeF
         lake.prepare_uncommitted("lake")
 
 
-def test_a_server_without_the_call_for_staged_objects_is_an_error(script: Script, lake: LakeFS) -> None:
+def test_a_server_without_the_call_for_staged_objects_raises_an_error(script: Script, lake: LakeFS) -> None:
     """The error says which version has the call. A missing repository is a different error."""
     script.on(UNCOMMITTED, reply(404, NO_CALL))
     with pytest.raises(Unavailable, match=r"0\.87"):
@@ -493,7 +497,6 @@ DUMPED = {"branches_meta_range_id": "b", "commits_meta_range_id": "c", "tags_met
 
 
 def test_the_ids_of_the_tables_of_a_dump_are_not_mixed_up(script: Script, lake: LakeFS) -> None:
-    """The ids of the tables are never swapped."""
     script.on(DUMP, reply(201, DUMPED))
 
     assert lake.dump_refs("lake") == RefsDump(branches="b", commits="c", tags="t")
@@ -513,8 +516,10 @@ def test_a_newer_server_dumps_references_in_the_background(script: Script, lake:
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 405, 501])
-def test_an_unavailable_dump_is_returned_as_none(script: Script, lake: LakeFS, status: int) -> None:
-    """The credentials or the server don't allow a dump, but the repository can be read in other ways."""
+def test_no_dump_is_returned_if_the_server_or_the_credentials_do_not_allow_one(
+    script: Script, lake: LakeFS, status: int
+) -> None:
+    """The repository can be read in other ways."""
     for call in (DUMP, SUBMIT):
         script.on(call, reply(status, {"message": "no"}))
 
@@ -539,15 +544,15 @@ def test_an_unreadable_repository_is_not_mistaken_for_a_missing_dump(
 
 
 @pytest.mark.parametrize("response", [reply(500, {"message": "kv"}), reply(201, {"branches_meta_range_id": "b"})])
-def test_a_failed_dump_is_an_error(script: Script, lake: LakeFS, response: Response) -> None:
-    """A dump that lacks a table is also an error."""
+def test_a_failed_or_incomplete_dump_raises_an_error(script: Script, lake: LakeFS, response: Response) -> None:
+    """An incomplete dump lacks a table."""
     script.on(DUMP, response)
 
     with pytest.raises((Unavailable, DamagedData)):
         lake.dump_refs("lake")
 
 
-def test_a_dump_that_fails_in_the_background_is_an_error(script: Script, lake: LakeFS) -> None:
+def test_a_dump_that_fails_in_the_background_raises_an_error(script: Script, lake: LakeFS) -> None:
     """The error has the server's message."""
     script.on(DUMP, reply(405, NO_CALL)).on(SUBMIT, reply(202, {"id": "t"}))
     script.on(DUMP_STATUS, reply(200, {"id": "t", "done": True, "error": "no space"}))
@@ -600,8 +605,11 @@ def test_a_listed_object_counts_as_served_despite_a_404(script: Script, lake: La
 
 
 @pytest.mark.parametrize("listed", [page([], "a"), page([stats("0")], "0"), reply(503, {"message": "slow down"})])
-def test_a_404_that_the_listing_does_not_confirm_is_an_error(script: Script, lake: LakeFS, listed: Response) -> None:
-    """An empty page that announces more pages doesn't confirm the 404, and neither does a page of other paths."""
+def test_a_404_that_the_listing_does_not_confirm_raises_an_error(
+    script: Script, lake: LakeFS, listed: Response
+) -> None:
+    """An empty page that announces more pages doesn't confirm the 404, and neither does a page of other paths or an
+    error."""
     script.on(STAT, reply(404, {"message": "not found"})).on(LS, listed)
 
     with pytest.raises(Unavailable):
@@ -620,7 +628,7 @@ def test_a_404_that_the_listing_does_not_confirm_is_an_error(script: Script, lak
         reply(503, {"message": "slow down"}),
     ],
 )
-def test_an_unclear_response_is_an_error_and_never_means_absence(
+def test_an_unclear_response_raises_an_error_and_never_means_absence(
     script: Script, lake: LakeFS, response: Response
 ) -> None:
     """Only lakeFS's explicit message means that the branch doesn't have the object."""
@@ -633,7 +641,7 @@ def test_an_unclear_response_is_an_error_and_never_means_absence(
 @pytest.mark.parametrize(
     "changed", [{"size_bytes": None}, {"physical_address": ""}, {"checksum": None}, {"path": "b"}, {"size_bytes": "3"}]
 )
-def test_an_object_with_a_missing_or_mistyped_field_is_an_error(
+def test_an_object_with_a_missing_or_mistyped_field_raises_an_error(
     script: Script, lake: LakeFS, changed: dict[str, Any]
 ) -> None:
     """A response about another path is also an error."""
@@ -643,7 +651,7 @@ def test_an_object_with_a_missing_or_mistyped_field_is_an_error(
         lake.stat("lake", "main", "a")
 
 
-def test_a_path_that_is_not_utf8_is_an_error_with_an_escaped_path(lake: LakeFS) -> None:
+def test_a_path_that_is_not_utf8_raises_an_error_with_an_escaped_path(lake: LakeFS) -> None:
     """Such a path can't be requested, so it is unknown whether it is served."""
     with pytest.raises(Unavailable) as raised:
         lake.stat("lake", "main", "a\udcff")
@@ -668,7 +676,7 @@ def test_a_page_of_served_objects_has_the_offset_of_the_next_one(script: Script,
 
 
 @pytest.mark.parametrize("paths", [["b", "a"], ["a", "a"], ["0"]])
-def test_a_listing_out_of_order_is_an_error(script: Script, lake: LakeFS, paths: list[str]) -> None:
+def test_a_listing_out_of_order_raises_an_error(script: Script, lake: LakeFS, paths: list[str]) -> None:
     """A listing that starts before the requested path is also an error."""
     script.on(LS, page([stats(path) for path in paths]))
 
@@ -716,7 +724,7 @@ def test_a_branch_has_nothing_staged_only_if_the_uncommitted_diff_agrees(script:
     assert [change.path for change in whole_diff(lake, "lake", "main")] == ["a", "b"]
 
 
-def test_staged_changes_that_only_the_uncommitted_diff_shows_are_an_error(script: Script, lake: LakeFS) -> None:
+def test_staged_changes_that_only_the_uncommitted_diff_shows_raise_an_error(script: Script, lake: LakeFS) -> None:
     """A server that mistakes staged data for committed data would show no changes. Its uncommitted diff could end early
     at an unreadable record."""
     script.on(STAGED_DIFF, changes())
@@ -726,7 +734,7 @@ def test_staged_changes_that_only_the_uncommitted_diff_shows_are_an_error(script
         list(whole_diff(lake, "lake", "main"))
 
 
-def test_a_diff_of_staged_changes_that_the_server_cannot_read_to_the_end_is_an_error(
+def test_a_diff_of_staged_changes_that_the_server_cannot_read_to_the_end_raises_an_error(
     script: Script, lake: LakeFS
 ) -> None:
     """The page with an unreadable staging record fails."""
@@ -748,7 +756,7 @@ def test_the_time_of_the_server_is_the_date_of_its_responses(script: Script, lak
 
 
 @pytest.mark.parametrize("date", ["", "yesterday"])
-def test_a_response_without_a_readable_date_is_an_error(script: Script, lake: LakeFS, date: str) -> None:
+def test_a_response_without_a_readable_date_raises_an_error(script: Script, lake: LakeFS, date: str) -> None:
     """The clock of this machine must not replace it."""
     script.on("GET /config", reply(200, {}, {"Date": date}))
 

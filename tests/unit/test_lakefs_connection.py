@@ -86,7 +86,7 @@ def test_a_request_is_retried_after_a_transient_fault(script: Script, lake: Lake
     assert script.calls() == ["GET lake/branches"] * 2
 
 
-def test_json_that_is_nested_too_deeply_is_an_error(script: Script, lake: LakeFS) -> None:
+def test_json_that_is_nested_too_deeply_raises_an_error(script: Script, lake: LakeFS) -> None:
     """Python's parser fails on such JSON. The client raises one of lakegc's errors instead of crashing."""
     script.on("GET lake/branches", Response(b"[" * 200_000, media_type="application/json"))
 
@@ -164,9 +164,20 @@ def test_a_refused_request_is_not_retried(script: Script, lake: LakeFS, status: 
         (hang, StillUnavailable, ["timed out", "Tried 3 times"]),
         (short, StillUnavailable, ["Tried 3 times"]),
     ],
-    ids=["401", "no permission", "403", "404", "no such call", "html", "bytes", "redirect", "time-out", "short"],
+    ids=[
+        "401",
+        "no permission",
+        "403",
+        "404",
+        "no such call",
+        "html",
+        "bytes",
+        "redirect",
+        "timeout",
+        "truncated response",
+    ],
 )
-def test_the_error_about_a_refused_request_names_it_and_what_to_check(
+def test_the_error_about_a_failed_request_says_why_and_what_to_check(
     script: Script, lake: LakeFS, response: Scripted, error: type[LakegcError], words: list[str]
 ) -> None:
     """The error names the server, and never shows a secret."""
@@ -242,7 +253,7 @@ def test_certificate_verification_can_be_switched_off(script: Script, certificat
         assert LakeFS(replace(settings(endpoint), verify_tls=False)).repository("lake").id == "lake"
 
 
-def test_a_missing_ca_bundle_is_an_error(script: Script, certificate: Certificate, tmp_path: Path) -> None:
+def test_a_missing_ca_bundle_raises_an_error(script: Script, certificate: Certificate, tmp_path: Path) -> None:
     """The error names the setting."""
     with _serving_tls(script, certificate) as endpoint, pytest.raises(Unavailable, match="LAKEGC_CA_BUNDLE"):
         LakeFS(replace(settings(endpoint), ca_bundle=str(tmp_path / "none.pem"))).repository("lake")
@@ -280,7 +291,7 @@ def test_an_endpoint_may_end_with_the_path_of_the_api_or_slashes(endpoint: str) 
         f"http://h?k={SECRET}",
     ],
 )
-def test_a_bad_endpoint_is_refused_without_being_shown(endpoint: str) -> None:
+def test_an_invalid_endpoint_is_refused_without_being_shown(endpoint: str) -> None:
     """The endpoint may contain a secret."""
     with pytest.raises(WrongUsage, match="endpoint") as raised:
         settings(endpoint)

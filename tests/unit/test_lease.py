@@ -47,7 +47,7 @@ class Clock:
 
 
 def no_waiting(seconds: float) -> None:
-    raise AssertionError(f"nobody has to wait, least of all {seconds} s")
+    raise AssertionError(f"unexpected wait of {seconds} s")
 
 
 class Lake:
@@ -253,7 +253,7 @@ def test_a_lease_that_another_run_took_over_cannot_be_renewed_or_used(lake: Lake
 
 
 def test_a_deleted_lease_cannot_be_renewed(lake: Lake) -> None:
-    """In the meantime, another run may have taken and released one."""
+    """In the meantime, another run may have taken and released the lease."""
     lease = lake.take("ann")
     lake.store.delete_many([LEASE_KEY])
 
@@ -307,7 +307,7 @@ def test_releasing_is_silent_if_the_store_is_unreachable(lake: Lake, tmp_path: P
     assert not (tmp_path / "lake").exists()
 
 
-# --- what can't be judged ---------------------------------------------------------------------------------------------
+# --- unreadable leases ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -341,7 +341,7 @@ def test_an_unreadable_lease_blocks_every_run_and_is_left_as_it_is(lake: Lake, d
     assert lake.store.read(LEASE_KEY) == data
 
 
-def test_an_unreachable_namespace_is_an_error_and_not_a_free_lease(tmp_path: Path) -> None:
+def test_an_unreachable_namespace_raises_an_error_and_does_not_count_as_a_free_lease(tmp_path: Path) -> None:
     """Another run may hold the lease, although it can't be seen."""
     store = open_store(Namespace.parse("local://lake"), StoreSettings(local_path=str(tmp_path / "gone")))
 
@@ -356,7 +356,7 @@ def test_a_holder_is_read_back_as_written() -> None:
     assert Holder.from_json(holder.to_json(), "x") == holder
 
 
-# --- stores that can't keep two apart ---------------------------------------------------------------------------------
+# --- stores without conditional writes ------------------------------------------------------------------------------
 
 
 def s3(server: MotoServer, bucket: str, capabilities: Capabilities) -> Any:

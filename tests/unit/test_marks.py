@@ -104,8 +104,8 @@ ALLOWED = {
 
 
 @pytest.mark.parametrize(("old", "new"), list(product(MarkState, MarkState)), ids=lambda state: str(state.value))
-def test_a_mark_makes_only_the_allowed_changes_of_state(place: Place, old: MarkState, new: MarkState) -> None:
-    """Any other change is refused, and nothing is written."""
+def test_a_mark_makes_only_the_allowed_state_transitions(place: Place, old: MarkState, new: MarkState) -> None:
+    """Any other transition is refused, and nothing is written."""
     mark = begun(place, state=old)
     before = place.store().read(KEY)
 
@@ -342,7 +342,7 @@ DAMAGE = [
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_record_is_an_error(place: Place, damage: Callable[[dict[str, Any]], Any]) -> None:
+def test_a_damaged_record_raises_an_error(place: Place, damage: Callable[[dict[str, Any]], Any]) -> None:
     """A part of the record is missing, unknown or malformed."""
     plain = damage(json.loads(record().to_json()))
     place.store().write(KEY, json.dumps(plain).encode())
@@ -354,8 +354,8 @@ def test_a_damaged_record_is_an_error(place: Place, damage: Callable[[dict[str, 
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"\xff\xfe", record().to_json()[:-1], b"[" * 10])
-def test_a_truncated_record_is_an_error_and_is_not_overwritten(place: Place, data: bytes) -> None:
-    """A mark with a truncated record doesn't count as missing."""
+def test_an_unreadable_record_raises_an_error_and_is_not_overwritten(place: Place, data: bytes) -> None:
+    """A mark with an unreadable record doesn't count as missing."""
     place.store().write(KEY, data)
 
     for use in (lambda: Mark.open(place, "m1"), lambda: begun(place), lambda: list(marks(place))):
@@ -378,7 +378,7 @@ def test_a_record_of_another_format_is_refused_with_advice(place: Place, other: 
         Mark.open(place, "m1")
 
 
-def test_a_record_in_the_folder_of_another_mark_is_an_error(place: Place) -> None:
+def test_a_record_in_the_folder_of_another_mark_raises_an_error(place: Place) -> None:
     """The folder may have been copied."""
     place.store().write(mark_folder("m2") + "mark.json", record().to_json())
 
@@ -391,7 +391,7 @@ def test_a_record_in_the_folder_of_another_mark_is_an_error(place: Place) -> Non
 
 
 def test_a_dataset_that_differs_from_the_recorded_one_is_refused(place: Place) -> None:
-    """The record names it by the hash of its list of files."""
+    """The record identifies a dataset by the hash of its list of files."""
     mark = begun(place)
     schema = pa.schema([("address", pa.string())])
     folder = asset_folder("m1", "a", "part")
@@ -450,7 +450,7 @@ def test_a_step_that_was_repeated_after_the_next_one_is_refused(place_in_chain: 
 
 
 def test_a_step_may_begin_at_the_very_time_at_which_the_previous_one_ended() -> None:
-    """A clock may be coarse, so a step may begin at the very time at which the previous one ended."""
+    """Clocks may be coarse."""
     steps = {
         name: replace(recorded, started=START, finished=START, number=number)
         for number, (name, recorded) in enumerate(record().steps.items(), 1)
@@ -542,7 +542,7 @@ def test_no_repository_can_claim_a_namespace_whose_owner_file_is_unreadable(plac
     assert place.store().read(OWNER_KEY) == data
 
 
-def test_a_namespace_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
+def test_a_namespace_that_does_not_exist_raises_an_error(tmp_path: Path) -> None:
     """A missing namespace doesn't count as one without marks."""
     nowhere = Place(Namespace.parse("local://gone"), StoreSettings(local_path=str(tmp_path)))
 

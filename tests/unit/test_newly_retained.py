@@ -1,4 +1,4 @@
-"""Commits that branches retain since a re-verification: at least those that the rule of marks retains in the whole
+"""The commits that are newly retained since a re-verification: they include all that a mark would retain in the whole
 graph."""
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ def listings(before: list[Step], after: list[Step], rules: Rules | None) -> Iter
 def test_each_listing_finds_all_commits_that_the_rule_newly_retains(
     before: list[Step], after: list[Step], rules: Rules | None
 ) -> None:
-    """Only commits count that the re-verification knew or that a listing could reach. A commit that no branch reached
-    in a listing is on no branch."""
+    """Only commits count that the re-verification knew or that a branch reached at the time of a listing, because a
+    listing can find no others."""
     known: set[str] = set()
     for history, newly in listings(before, after, rules):
         known |= newly.graph.keys() | history.reached()

@@ -19,8 +19,8 @@ FILE = 'owners = ["data-platform", "ada@example.org"]\n[repositories.lake]\nowne
         (" on call , ada@example.org,", ["team:on call", "ada@example.org"]),
     ],
 )
-def test_the_owners_of_all_repositories_own_the_assets(tmp_path: Path, variable: str, owners: list[str]) -> None:
-    """The variable takes precedence over the fleet file, and Dagster accepts the result."""
+def test_the_owners_set_for_all_repositories_own_the_assets(tmp_path: Path, variable: str, owners: list[str]) -> None:
+    """The environment variable takes precedence over the fleet file unless it is empty. Dagster accepts the result."""
     file = tmp_path / "lakegc.toml"
     file.write_text(FILE)
 
@@ -30,7 +30,7 @@ def test_the_owners_of_all_repositories_own_the_assets(tmp_path: Path, variable:
     assert dg.AssetSpec("a", owners=found).owners == owners
 
 
-def test_assets_have_no_owners_without_the_setting(tmp_path: Path) -> None:
+def test_the_owners_of_a_single_repository_do_not_own_the_assets(tmp_path: Path) -> None:
     file = tmp_path / "lakegc.toml"
     file.write_text('[repositories.lake]\nowners = "other"\n')
 

@@ -1,4 +1,4 @@
-"""How rows are distributed over tasks, and how unwanted rows are dropped. No wanted row must be lost."""
+"""How rows are distributed over tasks, and how unwanted rows are dropped. No wanted row is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Items are fetched before they are used: in order, as many as fit, and with their errors at their turn."""
+"""Items are fetched before they are used: in order, and as many as fit. An error is raised when its item is reached."""
 
 from __future__ import annotations
 

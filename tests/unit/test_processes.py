@@ -23,20 +23,24 @@ print(json.dumps(asdict(this_process())))
 
 
 @pytest.fixture
-def mine() -> ProcessIdentity:
+def own_process() -> ProcessIdentity:
     process = this_process()
     if process is None:
         pytest.skip("this system doesn't tell which process is which")
     return process
 
 
-def test_a_process_that_ended_is_known_to_be_dead(mine: ProcessIdentity) -> None:
+def test_a_process_that_ended_is_known_to_be_dead(own_process: ProcessIdentity) -> None:
     """A zombie also counts as dead: it has ended, but its parent hasn't waited for it."""
     with subprocess.Popen([sys.executable, "-c", f"{SHOW}\ninput()"], stdin=-1, stdout=-1, text=True) as process:
         assert process.stdout is not None
         assert process.stdin is not None
         other = ProcessIdentity(**json.loads(process.stdout.readline()))
-        assert (other.boot, other.pid_namespace, other.pid) == (mine.boot, mine.pid_namespace, process.pid)
+        assert (other.boot, other.pid_namespace, other.pid) == (
+            own_process.boot,
+            own_process.pid_namespace,
+            process.pid,
+        )
         assert not is_known_dead(other)
         process.stdin.close()
         assert process.stdout.read() == ""
@@ -45,32 +49,34 @@ def test_a_process_that_ended_is_known_to_be_dead(mine: ProcessIdentity) -> None
     assert is_known_dead(other)
 
 
-def test_a_process_id_that_is_reused_belongs_to_another_process(mine: ProcessIdentity) -> None:
+def test_a_process_id_that_is_reused_belongs_to_another_process(own_process: ProcessIdentity) -> None:
     """The start time distinguishes two processes with the same id."""
-    assert not is_known_dead(mine)
-    assert is_known_dead(replace(mine, started=mine.started - 1))
+    assert not is_known_dead(own_process)
+    assert is_known_dead(replace(own_process, started=own_process.started - 1))
 
 
 @pytest.mark.parametrize("change", [{"boot": "another"}, {"pid_namespace": "pid:[1]"}])
 def test_a_process_on_another_machine_or_in_another_container_is_not_known_to_be_dead(
-    mine: ProcessIdentity, change: dict[str, str]
+    own_process: ProcessIdentity, change: dict[str, str]
 ) -> None:
     """An id that isn't in use on this machine may belong to a live process on the other one."""
-    assert not is_known_dead(replace(mine, pid=2**22 + 1, **change))  # type: ignore[arg-type]
-    assert is_known_dead(replace(mine, pid=2**22 + 1))
+    assert not is_known_dead(replace(own_process, pid=2**22 + 1, **change))  # type: ignore[arg-type]
+    assert is_known_dead(replace(own_process, pid=2**22 + 1))
 
 
-def test_a_process_that_is_hidden_from_this_user_is_not_known_to_be_dead(mine: ProcessIdentity, tmp_path: Path) -> None:
+def test_a_process_that_is_hidden_from_this_user_is_not_known_to_be_dead(
+    own_process: ProcessIdentity, tmp_path: Path
+) -> None:
     """/proc might not show a process that exists."""
     (tmp_path / "self").symlink_to(str(os.getpid()))
     for name in ("sys/kernel/random/boot_id", f"{os.getpid()}/stat"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes((Path("/proc") / name).read_bytes())
     (tmp_path / str(os.getpid()) / "ns").mkdir()
-    (tmp_path / str(os.getpid()) / "ns" / "pid").symlink_to(mine.pid_namespace)
+    (tmp_path / str(os.getpid()) / "ns" / "pid").symlink_to(own_process.pid_namespace)
 
-    assert this_process(tmp_path) == mine
-    assert not is_known_dead(replace(mine, pid=1, started=mine.started), tmp_path)
+    assert this_process(tmp_path) == own_process
+    assert not is_known_dead(replace(own_process, pid=1, started=own_process.started), tmp_path)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

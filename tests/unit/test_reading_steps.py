@@ -256,7 +256,7 @@ def test_holds_that_change_while_commits_are_read_stop_the_mark(
         decided(run)
 
 
-def test_without_rules_nothing_expires(sandbox: Sandbox, lake: SandboxRepository, history: dict[str, Commit]) -> None:
+def test_without_rules_no_commit_expires(sandbox: Sandbox, lake: SandboxRepository, history: dict[str, Commit]) -> None:
     delete_rules(lake)
     messages: list[str] = []
 
@@ -277,7 +277,7 @@ def test_without_rules_nothing_expires(sandbox: Sandbox, lake: SandboxRepository
         (Scope.COMMITTED, True, True, False),
     ],
 )
-def test_every_range_counts_as_live_if_the_commits_to_expire_are_unknown(
+def test_every_range_counts_as_live_only_if_the_commits_to_expire_are_unknown(
     sandbox: Sandbox, lake: SandboxRepository, history: dict[str, Commit],
     scope: Scope, rules: bool, dump: bool, all_ranges: bool,
 ) -> None:  # fmt: skip
@@ -392,7 +392,7 @@ def changed(lake: SandboxRepository) -> dict[str, str]:
 def test_staged_objects_are_read_from_the_servers_list_and_path_by_path(
     sandbox: Sandbox, lake: SandboxRepository, changed: dict[str, str]
 ) -> None:
-    """Both have exactly the staged objects of all branches; what was deleted or is committed isn't staged."""
+    """Both results have exactly the staged objects of all branches; deleted and committed objects aren't staged."""
     run = begun(sandbox, before="uncommitted_addresses")
 
     reading, parts = staged(run)

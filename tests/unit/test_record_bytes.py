@@ -175,7 +175,7 @@ def test_the_digests_in_approvals_and_marks_have_the_recorded_values() -> None:
     assert hashes == json.loads(recorded("digests"))
 
 
-# --- records of functions ---------------------------------------------------------------------------------------------
+# --- records that functions write -------------------------------------------------------------------------------------
 
 FILES = Dataset("m1/a/", (File("0.parquet", 2, 10, "a" * 64), File("é.parquet", 0, 3, "b" * 64)))
 
@@ -222,7 +222,7 @@ WRITERS: dict[str, Callable[[Place], str]] = {
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_a_file_of_every_kind_has_the_recorded_bytes(place: Place, name: str) -> None:
+def test_a_file_that_a_function_writes_has_the_recorded_bytes(place: Place, name: str) -> None:
     key = WRITERS[name](place)
 
     assert place.store().read(key) == recorded(name)

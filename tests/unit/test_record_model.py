@@ -97,7 +97,7 @@ def test_a_file_that_is_not_a_json_record_is_refused(name: str, data: bytes) -> 
 
 
 @pytest.mark.parametrize("name", RECORDS)
-def test_the_error_names_each_missing_field(name: str) -> None:
+def test_the_error_about_a_record_names_the_missing_field(name: str) -> None:
     """Defaults apply only to records created in code. When a record is read, only fields that earlier versions didn't
     write may be missing. A retired mark needs its state, because its format is known only from that."""
     kind, plain = type(RECORDS[name]), json.loads(recorded(name))
@@ -107,7 +107,7 @@ def test_the_error_names_each_missing_field(name: str) -> None:
         assert f"{field} is missing" in refusal(name, record_bytes(rest))
 
 
-def test_the_error_names_only_the_first_few_problems() -> None:
+def test_the_error_about_a_record_names_only_the_first_few_problems() -> None:
     """A message that named all of them would be too long to read."""
     assert "(mark_id is missing; state is missing; repository is missing …)" in refusal("mark", b"{}")
 

@@ -95,12 +95,12 @@ def expected_status(
     for row in rows_of[garbage.KNOWN].to_pylist() if known else []:
         for name in flags:
             flags[name] |= {row["address"]} if row[name] else set()
-    looked_at = of[garbage.LOOKED_UP] if known else set()
+    looked_up = of[garbage.LOOKED_UP] if known else set()
     rows, counts = [], dict.fromkeys((*COUNTS, "again", "again_bytes") if known else COUNTS, 0)
-    addresses = {*youngest, *of[garbage.COMMITTED], *of[garbage.UNCOMMITTED], *looked_at, *flags["again"]}
+    addresses = {*youngest, *of[garbage.COMMITTED], *of[garbage.UNCOMMITTED], *looked_up, *flags["again"]}
     for address in addresses:
         listed, staged = youngest.get(address), address in of[garbage.UNCOMMITTED]
-        was_listed = listed is not None or address in looked_at or folder_of(address) in folders
+        was_listed = listed is not None or address in looked_up or folder_of(address) in folders
         if address in flags["before"] and not was_listed:
             continue
         committed = address in of[garbage.COMMITTED] or address in flags["live"]
@@ -193,7 +193,7 @@ def test_incremental_reference_status_covers_what_was_listed_or_is_new(seed: int
 
 
 def test_objects_are_selected_by_their_status() -> None:
-    """An object that expires is unreferenced; all that are stored are not committed."""
+    """Objects that expire are unreferenced. All stored objects that have a status are not committed."""
     stored = {"size": 1, "modified": CUTOFF, "checksum": "a", "slice": "data/s/"}
     statuses = pa.Table.from_pylist(
         [
@@ -227,10 +227,10 @@ def test_scope_committed_selects_only_objects_of_expired_commits() -> None:
 
 
 def test_a_known_live_object_is_reported_missing_only_from_listed_folders() -> None:
-    """An object isn't reported as missing from a folder that wasn't listed. An object of a range that counts again
-    is."""
-    settled = {"address": "data/s1/a", "before": True, "live": True, "again": False}
-    back = {"address": "data/s1/b", "before": False, "live": True, "again": True}
+    """An object isn't reported as missing if its folder wasn't listed, unless a range that refers to it counts as live
+    again."""
+    known_before = {"address": "data/s1/a", "before": True, "live": True, "again": False}
+    live_again = {"address": "data/s1/b", "before": False, "live": True, "again": True}
     rows_of = {garbage.STORED: STORED_OBJECTS.empty_table()} | {
         name: ADDRESSES.empty_table()
         for name in (
@@ -240,7 +240,7 @@ def test_a_known_live_object_is_reported_missing_only_from_listed_folders() -> N
             garbage.LOOKED_UP,
         )
     }
-    rows_of[garbage.KNOWN] = pa.Table.from_pylist([settled, back], schema=garbage.KNOWN_ADDRESSES)
+    rows_of[garbage.KNOWN] = pa.Table.from_pylist([known_before, live_again], schema=garbage.KNOWN_ADDRESSES)
     rows_of[garbage.UNCOMMITTED] = pa.table([["data/s1/a"]], schema=ADDRESSES)
 
     for folders, missing in (((), ["data/s1/b"]), (("data/s1/",), ["data/s1/a", "data/s1/b"])):
@@ -394,7 +394,7 @@ def losing(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def cutting(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The first piece without its rows, as a stream reads that was cut at the end of a message."""
+    """The first piece without its rows, like a stream that was truncated at the end of a message."""
     first = pa.ipc.open_stream(batch.column("rows")[0].as_buffer()).schema
     empty = arrow_shuffle._packed(first.empty_table())
     rows = pa.array([empty, *batch.column("rows").to_pylist()[1:]], pa.binary())
@@ -407,7 +407,7 @@ def nothing(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 @pytest.mark.parametrize("here", [1_000, 0], ids=["on the driver", "in tasks"])
 @pytest.mark.parametrize("lost", [losing, cutting, nothing])
-def test_rows_lost_between_tasks_are_an_error(
+def test_rows_lost_between_tasks_raise_an_error(
     spark: SparkSession,
     inputs: list[Input],
     persist: Persisted,
@@ -429,7 +429,7 @@ def test_rows_lost_between_tasks_are_an_error(
         co_group(lambda: spark, inputs, count_by_address, COUNTED, persist)
 
 
-def test_rows_with_differing_hashes_are_an_error(
+def test_rows_with_differing_hashes_raise_an_error(
     spark: SparkSession, inputs: list[Input], persist: Persisted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If two machines hashed an address differently, its rows would be in different tasks, and the object would seem

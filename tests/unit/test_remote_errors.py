@@ -30,7 +30,7 @@ def dies(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     os._exit(3)
 
 
-def is_too_much(spark: SparkSession) -> None:
+def fills_the_heap(spark: SparkSession) -> None:
     spark.sql("select array_repeat(1, 2000000000)").collect()
 
 
@@ -39,7 +39,7 @@ def is_too_much(spark: SparkSession) -> None:
     [
         (lambda spark: spark.range(9).mapInArrow(fails, "id long").count(), ["ValueError: no such thing"]),
         (lambda spark: spark.range(9).mapInArrow(dies, "id long").count(), ["worker exited", "LAKEGC_SPARK_MASTER"]),
-        (is_too_much, ["OutOfMemoryError: Java heap space", "spark.driver.memory"]),
+        (fills_the_heap, ["OutOfMemoryError: Java heap space", "spark.driver.memory"]),
     ],
 )
 def test_the_error_of_a_failed_task_says_what_failed_and_what_to_do(
@@ -93,7 +93,7 @@ def test_text_without_the_nonce_of_this_process_is_not_read_as_a_lakegc_error(sp
         (DamagedData("short\n\x1b \udc80", invariant=3), DamagedData),
         (Refused("no"), Refused),
         (ReverificationTooOld("old", invariant=1), Refused),
-        (Forbidden("no rights"), Forbidden),
+        (Forbidden("no permission"), Forbidden),
         (Changed("another object"), Changed),
         (LakegcError("it broke"), LakegcError),
     ],

@@ -21,7 +21,7 @@ from spark_resources.spark.task_report import TaskReport
 from spark_resources.stores.parallel_listing import Part
 from spark_resources.stores.place import Place
 
-AT_ONCE, ALL = 6, 20
+CONCURRENT_REQUESTS, ALL = 6, 20
 LIMIT_S, A_MOMENT_S = 30.0, 0.2
 NOTHING_LISTED = b"<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>"
 CHANGES = [{"type": "added", "path": f"p{number}", "path_type": "object"} for number in range(ALL)]
@@ -38,13 +38,14 @@ class Crowd:
     most: int = 0
     changed: threading.Condition = field(default_factory=threading.Condition)
 
-    def come_and_go(self) -> None:
+    def hold_request(self) -> None:
         with self.changed:
             self.now += 1
             self.most = max(self.most, self.now)
             self.changed.notify_all()
-            if self.changed.wait_for(lambda: self.most >= AT_ONCE, LIMIT_S) and self.now == self.most:
-                self.changed.wait_for(lambda: self.most > AT_ONCE, A_MOMENT_S)  # waits for a request too many
+            if self.changed.wait_for(lambda: self.most >= CONCURRENT_REQUESTS, LIMIT_S) and self.now == self.most:
+                # wait for a request too many
+                self.changed.wait_for(lambda: self.most > CONCURRENT_REQUESTS, A_MOMENT_S)
             self.now -= 1
 
     def settings(self, **more: str) -> Settings:
@@ -77,7 +78,7 @@ def crowd() -> Iterator[Crowd]:
 
         def do_GET(self) -> None:
             if "/diff" not in self.path and "/ls" not in self.path:
-                started.come_and_go()
+                started.hold_request()
             body = NOTHING_LISTED if "list-type=2" in self.path else b"content"
             if "/api/v1/" in self.path:
                 body = json.dumps(response_to(self.path)).encode()
@@ -105,30 +106,30 @@ def crowd() -> Iterator[Crowd]:
 def test_a_task_requests_as_many_pages_concurrently_as_the_setting_allows() -> None:
     """LAKEGC_LISTING_REQUESTS limits how many pages a task requests from a store concurrently."""
     with crowd() as server:
-        place = server.place(LISTING_REQUESTS=str(AT_ONCE))
+        place = server.place(LISTING_REQUESTS=str(CONCURRENT_REQUESTS))
         assert not list(
             candidates_in(place, [Part(f"data/{n}/") for n in range(ALL)], TaskReport(), local_adapter=False)
         )
 
-    assert server.most == AT_ONCE
+    assert server.most == CONCURRENT_REQUESTS
 
 
 def test_a_task_fetches_as_many_tables_concurrently_as_the_setting_allows() -> None:
     """LAKEGC_READING_REQUESTS limits how many tables a task fetches ahead."""
     with crowd() as server:
-        place = server.place(READING_REQUESTS=str(AT_ONCE))
+        place = server.place(READING_REQUESTS=str(CONCURRENT_REQUESTS))
         ids = [f"{number:064x}" for number in range(ALL)]
         assert [(range_id, data) for range_id, data in prefetched_tables(place, ids, referrer="a test")] == [
             (range_id, b"content") for range_id in ids
         ]
 
-    assert server.most == AT_ONCE
+    assert server.most == CONCURRENT_REQUESTS
 
 
 def test_a_task_sends_as_many_path_probes_concurrently_as_the_setting_allows() -> None:
     """LAKEGC_PROBE_REQUESTS limits how many path probes a task sends to the lakeFS server concurrently."""
     with crowd() as server:
-        lakefs = LakeFS(*LakeFSSettings.of(server.settings(PROBE_REQUESTS=str(AT_ONCE))))
+        lakefs = LakeFS(*LakeFSSettings.of(server.settings(PROBE_REQUESTS=str(CONCURRENT_REQUESTS))))
         assert list(staged_addresses(lakefs, "lake", "main")) == [STAT["physical_address"]] * ALL
 
-    assert server.most == AT_ONCE
+    assert server.most == CONCURRENT_REQUESTS

@@ -41,7 +41,7 @@ class Branches:
     requested: list[str] = field(default_factory=list)
     listed: list[str] = field(default_factory=list)  # branches in addition to those that serve objects
     settings: LakeFSSettings = field(default_factory=lambda: LakeFSSettings("http://h", "a", "s"))
-    exists: bool = True  # whether the repository does
+    exists: bool = True  # whether the repository exists
     lists_repository: bool = True
 
     def list_objects(self, repository: str, branch: str, *, after: str = "", amount: int = 1000) -> ServedPage:
@@ -208,12 +208,12 @@ def test_a_repository_deleted_while_it_is_probed_serves_nothing_if_a_listing_con
 def test_a_branch_recreated_while_it_is_probed_is_probed_again() -> None:
     """The branch was deleted and created again under its name between two requests, so it may serve other objects."""
 
-    class MadeAnew(Branches):
+    class Recreated(Branches):
         def branches(self, repository: str) -> dict[str, str]:
             self.served["b"] = {"p": address(2)}
             return super().branches(repository)
 
-    server = MadeAnew({"a": {"p": address(1)}})
+    server = Recreated({"a": {"p": address(1)}})
 
     assert probe_results(server, [*rows("a", ["p"]), *rows("b", ["p"])]) == [
         ("a", "data/s/1", True),
@@ -222,7 +222,7 @@ def test_a_branch_recreated_while_it_is_probed_is_probed_again() -> None:
 
 
 def test_a_branch_that_is_deleted_again_while_it_is_probed_serves_nothing() -> None:
-    """It is still listed at first, but no longer when the second probe doesn't find it either."""
+    """The branch is still listed at first, but no longer when the second probe doesn't find it either."""
 
     class DeletedAgain(Branches):
         def branches(self, repository: str) -> dict[str, str]:
@@ -237,7 +237,7 @@ def test_a_branch_that_is_deleted_again_while_it_is_probed_serves_nothing() -> N
 
 
 def test_a_path_without_a_result_is_unclear() -> None:
-    """Its candidates are kept."""
+    """Candidates that it may serve are kept."""
     (row,) = served_batch(rows("main", ["p"]), {"q": address(1)}, None, NAMESPACE).to_pylist()
 
     assert (row["address"], row["unclear"]) == (None, "the server returned no result")
@@ -268,7 +268,7 @@ def test_a_damaged_response_stops_the_mark() -> None:
         list(probe_batches(rows("main", ["p"]), server.as_lakefs(), NAMESPACE))
 
 
-def test_a_window_that_fails_halfway_is_unclear_as_a_whole() -> None:
+def test_a_batch_that_fails_halfway_is_unclear_as_a_whole() -> None:
     """Results from before the failure don't count."""
 
     class FailingAtQ(Branches):
@@ -316,8 +316,8 @@ def test_a_path_with_several_sizes_is_probed_once_with_a_result_for_each() -> No
     assert server.requested == ["main"]
 
 
-def test_more_paths_than_fit_into_a_window_all_get_results() -> None:
-    """No result is lost between two windows of a branch, or between two branches."""
+def test_more_paths_than_fit_into_a_batch_all_get_results() -> None:
+    """No result is lost between two batches of a branch, or between two branches."""
     there = {f"p{number:05}": address(number) for number in range(PATHS_PER_BATCH + 7)}
     server = Branches({"main": there, "other": {}}, largest_page=90)
     requested = [*rows("main", sorted(there)), *rows("other", sorted(there))]
@@ -336,7 +336,7 @@ def test_more_paths_than_fit_into_a_window_all_get_results() -> None:
 
 
 @dataclass
-class Shown(Branches):
+class NonUtf8Branches(Branches):
     """A server whose paths are bytes. Its JSON shows U+FFFD for each byte that is not UTF-8, but pages follow the order
     of the bytes."""
 
@@ -374,7 +374,7 @@ raw_paths = bytes_of_paths.map(lambda parts: b"a" + b"".join(parts))
 def test_a_path_that_is_not_utf8_hides_no_other_path(there: dict[bytes, str], requested: set[str], page: int) -> None:
     """The last path of a page may be shown in a form that sorts later than the path itself. Paths in between are not
     absent."""
-    server = Shown({}, largest_page=page, at=there)
+    server = NonUtf8Branches({}, largest_page=page, at=there)
 
     served = served_addresses(server.as_lakefs(), "lake", "main", in_byte_order(requested))
 
@@ -386,7 +386,7 @@ def test_every_address_at_a_path_that_is_not_utf8_is_found_or_the_mark_stops(
     there: dict[bytes, str], page: int
 ) -> None:
     """An object staged at such a path is live, although the path can't be requested."""
-    server, paths = Shown({}, largest_page=page, at=there), [as_text(path) for path in there]
+    server, paths = NonUtf8Branches({}, largest_page=page, at=there), [as_text(path) for path in there]
     hidden = {there[path] for path in there if path.decode(errors="ignore").encode() != path}
     try:
         addresses = set(addresses_at_inexact_paths(server.as_lakefs(), "lake", "main", paths))
@@ -399,7 +399,7 @@ def test_every_address_at_a_path_that_is_not_utf8_is_found_or_the_mark_stops(
 
 def test_only_paths_that_an_inexact_path_may_stand_for_are_listed() -> None:
     """A folder with one such path may have a million others."""
-    server = Shown({}, at={b"a\x80": address(1), b"ab": address(2), b"b\x80": address(3)})
+    server = NonUtf8Branches({}, at={b"a\x80": address(1), b"ab": address(2), b"b\x80": address(3)})
 
     addresses = list(addresses_at_inexact_paths(server.as_lakefs(), "lake", "main", ["a\ufffd", "a\ufffd/x", "ab"]))
 
@@ -409,7 +409,7 @@ def test_only_paths_that_an_inexact_path_may_stand_for_are_listed() -> None:
 
 def test_a_listing_that_makes_no_progress_at_inexact_paths_stops_the_mark() -> None:
     """The next page can only be requested after an exact path."""
-    server = Shown({}, largest_page=1, at={b"a\x80": address(1), b"a\x81": address(2)})
+    server = NonUtf8Branches({}, largest_page=1, at={b"a\x80": address(1), b"a\x81": address(2)})
 
     with pytest.raises(Unavailable, match=re.escape(repr("a\x7f"))):
         list(addresses_at_inexact_paths(server.as_lakefs(), "lake", "main", ["a\ufffd"]))

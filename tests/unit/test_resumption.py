@@ -47,7 +47,7 @@ def test_a_sweep_is_resumed_until_its_mark_is_too_old() -> None:
     assert "too old" in why(record, approval, now=FINISHED + WEEK + timedelta(seconds=1))
 
 
-def test_if_an_approval_released_the_age_brake_a_sweep_is_resumed_until_it_expires() -> None:
+def test_if_an_approval_released_the_age_brake_a_sweep_is_resumed_until_the_approval_expires() -> None:
     record, approval = approved(released={"age": "it is fine"})
     end = approval.until
     assert why(record, approval, now=end - timedelta(seconds=1)) == ""

@@ -1,3 +1,5 @@
+"""Which commits retention rules retain, until when, and how the server's list is combined with them."""
+
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
@@ -230,19 +232,15 @@ def test_a_merge_does_not_retain_its_second_parent() -> None:
     ("before_now", "kept"),
     [
         pytest.param(5 * DAY - SECOND, True, id="a second younger"),
-        pytest.param(5 * DAY, True, id="on the second, which may have been cut off"),
-        pytest.param(5 * DAY + SECOND, False, id="a second older, cut off or not"),
+        pytest.param(5 * DAY, True, id="exactly at the limit, where a fraction may have been lost"),
+        pytest.param(5 * DAY + SECOND, False, id="a second older, whether or not a fraction was lost"),
         pytest.param(5 * DAY - TICK, True, id="a microsecond younger"),
         pytest.param(5 * DAY + TICK, False, id="a microsecond older"),
-        pytest.param(5 * DAY + SECOND - TICK, False, id="almost a second older, and exactly known"),
+        pytest.param(5 * DAY + SECOND - TICK, False, id="almost a second older, with a known fraction"),
     ],
 )
-def test_the_end_of_retention_is_rounded_up(before_now: timedelta, kept: bool) -> None:
-    """A parent is retained while its child may be later than now − days, and a dangling commit while it may be later
-    itself.
-
-    A date in whole seconds may have lost its fraction.
-    """
+def test_the_end_of_retention_is_rounded_up_to_the_next_whole_second(before_now: timedelta, kept: bool) -> None:
+    """Dates in whole seconds may have lost their fraction, so a commit dated exactly at the limit is retained."""
     commits = [commit("a", created=march(1)), commit("b", "a", created=NOW - before_now)]
     dangling = commit("x", created=NOW - before_now)
 
@@ -294,13 +292,13 @@ def test_without_rules_every_commit_is_retained() -> None:
     assert {(v.why, v.branch, v.days, v.until) for v in by_id.values()} == {(Reason.NO_RULES, None, None, None)}
 
 
-# --- graphs that are not whole ----------------------------------------------------------------------------------------
+# --- incomplete graphs ------------------------------------------------------------------------------------------------
 
 both_ways = pytest.mark.parametrize("rules", [Rules(7), None], ids=["rules", "no rules"])
 
 
 @both_ways
-def test_a_head_missing_from_the_graph_is_an_error(rules: Rules | None) -> None:
+def test_a_head_missing_from_the_graph_raises_an_error(rules: Rules | None) -> None:
     """The error names branch and commit. Without it, the live set would be too small."""
     with pytest.raises(DamagedData, match=r"(?s)'topic'.*c9") as raised:
         commit_verdicts([commit("a")], {"main": "a", "topic": "c9"}, rules, now=NOW)
@@ -310,7 +308,7 @@ def test_a_head_missing_from_the_graph_is_an_error(rules: Rules | None) -> None:
 
 @both_ways
 @pytest.mark.parametrize("parents", [("gone",), ("gone", "a"), ("a", "gone")], ids=["only", "main", "merge"])
-def test_a_missing_parent_is_an_error(rules: Rules | None, parents: tuple[str, ...]) -> None:
+def test_a_missing_parent_raises_an_error(rules: Rules | None, parents: tuple[str, ...]) -> None:
     """The error names child and parent. The parent may be the main one or a merged one."""
     with pytest.raises(DamagedData, match=r"(?s)gone.*b7") as raised:
         commit_verdicts([commit("a"), commit("b7", *parents)], {"main": "b7"}, rules, now=NOW)
@@ -320,7 +318,7 @@ def test_a_missing_parent_is_an_error(rules: Rules | None, parents: tuple[str, .
 
 @both_ways
 @pytest.mark.parametrize("ring", [["a"], ["a", "b"], ["a", "b", "c"]], ids=len)
-def test_a_cycle_of_parents_is_an_error(rules: Rules | None, ring: list[str]) -> None:
+def test_a_cycle_of_parents_raises_an_error(rules: Rules | None, ring: list[str]) -> None:
     """The error names a commit on the cycle, not one that leads to it."""
     commits = [commit(name, parent) for name, parent in zip(ring, [*ring[1:], ring[0]], strict=True)]
 
@@ -328,7 +326,7 @@ def test_a_cycle_of_parents_is_an_error(rules: Rules | None, ring: list[str]) ->
         commit_verdicts([*commits, commit("Leads-in", "a")], {"main": "Leads-in"}, rules, now=NOW)
 
 
-def test_two_commits_with_the_same_id_are_an_error() -> None:
+def test_two_commits_with_the_same_id_raise_an_error() -> None:
     """A commit that is given twice is no error."""
     same, other = commit("a", created=march(1)), commit("a", created=march(2))
 
@@ -405,7 +403,7 @@ def test_a_listed_commit_that_the_graph_lacks_is_retained() -> None:
         pytest.param([("x", "one"), ("x", "two")], id="unknown"),
     ],
 )
-def test_two_metaranges_for_one_commit_are_an_error(listed: list[tuple[str, str]]) -> None:
+def test_two_metaranges_for_one_commit_raise_an_error(listed: list[tuple[str, str]]) -> None:
     """One of the two metaranges would not be read."""
     with pytest.raises(DamagedData, match=r"commit [abx]"):
         server_and_rule(*listed)

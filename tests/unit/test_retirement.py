@@ -62,7 +62,9 @@ NEWEST = [status(mark(397)), status(mark(398)), status(mark(399))]
 
 
 def decided(*marks: MarkStatus, retire_after: timedelta = RETIRE_AFTER, now: datetime = NOW) -> Mapping[str, Any]:
-    return {one.mark_id: one for one in retirements([*marks, *NEWEST], REPOSITORY, retire_after, now=now)}
+    return {
+        decision.mark_id: decision for decision in retirements([*marks, *NEWEST], REPOSITORY, retire_after, now=now)
+    }
 
 
 OLD = mark(10)
@@ -82,7 +84,8 @@ OLD = mark(10)
     ids=lambda record: f"{record.state}, {record.scope}",
 )
 def test_an_old_mark_that_nothing_needs_is_retired(record: MarkRecord) -> None:
-    """Its approval, if any, has ended. A mark of another scope is retired as soon as there is a newer one."""
+    """The approval of the mark, if any, has ended. A mark of another scope is retired as soon as there is a newer
+    one."""
     until = START + 20 * DAY if record.state is MarkState.APPROVED else None
     newer = status(mark(300, scope=record.scope))
     old = decided(status(record, approved_until=until), newer)["day010"]
@@ -122,7 +125,7 @@ def test_an_old_mark_that_nothing_needs_is_retired(record: MarkRecord) -> None:
     ],
     ids=lambda case: case if isinstance(case, str) else "",
 )  # fmt: skip
-def test_a_mark_is_kept_for_a_reason_of_its_own(kept: MarkStatus, why: str) -> None:
+def test_each_reason_keeps_a_mark_and_is_stated(kept: MarkStatus, why: str) -> None:
     found = decided(kept)[kept.mark_id]
 
     assert found.action is Action.KEEP
@@ -130,13 +133,13 @@ def test_a_mark_is_kept_for_a_reason_of_its_own(kept: MarkStatus, why: str) -> N
 
 
 def test_the_newest_marks_are_kept_whatever_their_age() -> None:
-    """These are the newest finished mark, the newest of each scope, the newest that can be a base, and the mark with
-    which the newest one is compared."""
+    """The kept marks are the newest finished mark, the newest of each scope, the newest that can be a base, and the
+    mark with which the newest one is compared."""
     before, base = mark(1), mark(5, previous={"mark_id": "day001", "counts": {}, "unreadable": []})
     committed = mark(3, scope=Scope.COMMITTED)
     newest = mark(7, inventory={"where": "s3://inventory"}, previous={"mark_id": "day005", "counts": {}})
     old = [status(record) for record in (mark(0), before, committed, base, newest)]
-    found = {one.mark_id: one.action for one in retirements(old, REPOSITORY, RETIRE_AFTER, now=NOW)}
+    found = {decision.mark_id: decision.action for decision in retirements(old, REPOSITORY, RETIRE_AFTER, now=NOW)}
 
     assert not can_be_base(newest)
     assert found == {
@@ -156,15 +159,15 @@ def test_the_newest_marks_are_kept_whatever_their_age() -> None:
     ids=["altered", "of another repository", "in the future", "earlier format"],
 )
 def test_a_later_mark_that_must_not_be_used_does_not_replace_the_newest_one(newer: MarkRecord) -> None:
-    """If it did, anyone could have the newest marks retired by adding one."""
+    """Otherwise, anyone could get the newest marks retired by adding another mark."""
     old = [status(mark(1)), status(mark(3)), status(newer)]
-    found = {one.mark_id: one.action for one in retirements(old, REPOSITORY, RETIRE_AFTER, now=NOW)}
+    found = {decision.mark_id: decision.action for decision in retirements(old, REPOSITORY, RETIRE_AFTER, now=NOW)}
 
     assert found == {"day001": Action.RETIRE, "day003": Action.KEEP, "later": Action.KEEP}
 
 
 def test_the_chain_of_a_kept_incremental_mark_is_kept() -> None:
-    """This holds even if the marks of the chain are much older, and whatever the reason is to keep the mark. Other
+    """The chain is kept even if its marks are much older, and whatever the reason is to keep the mark. Other
     marks of that age aren't kept, nor is the chain of a mark that is itself retired."""
     full, other = mark(1), mark(2)
     first = incremental(3, full)
@@ -180,7 +183,8 @@ def test_the_chain_of_a_kept_incremental_mark_is_kept() -> None:
 
 
 def test_the_chain_of_an_unfinished_mark_is_kept() -> None:
-    """So is that of an unfinished full mark, which compares itself with what incremental marks would have found."""
+    """The chain of an unfinished full mark is also kept, because the mark compares itself with what incremental marks
+    would have found."""
     full, other = mark(1), mark(2)
     chains = [{**FULL_MARK, "incremental": kind, "chain": [base.mark_id], "digests": ["0"]}
               for kind, base in ((True, full), (False, other))]  # fmt: skip
@@ -194,7 +198,7 @@ def test_the_chain_of_an_unfinished_mark_is_kept() -> None:
 
 
 def test_all_possible_bases_are_kept_while_a_newer_version_uses_the_namespace() -> None:
-    """Its record can't be read, so its base is unknown."""
+    """The record of the newer version's mark can't be read, so the base of that mark is unknown."""
     newer = MarkStatus("newer", None, unusable="its record can't be used: format 9", is_newer_format=True)
     no_base = mark(11, inventory={"where": "s3://inventory"})
     found = decided(status(OLD), status(no_base), newer)
@@ -204,11 +208,16 @@ def test_all_possible_bases_are_kept_while_a_newer_version_uses_the_namespace() 
 
 
 @pytest.mark.parametrize(("before_base", "action"), [(timedelta(minutes=59), Action.KEEP), (2 * DAY, Action.RETIRE)])
-def test_a_mark_is_kept_if_objects_were_restored_since_the_newest_base(before_base: timedelta, action: Action) -> None:
-    """The next incremental mark looks them up. The times of a store's listing may be inexact."""
+def test_a_mark_is_kept_only_if_objects_were_restored_since_the_newest_base(
+    before_base: timedelta, action: Action
+) -> None:
+    """The next incremental mark looks up these objects. A margin allows for inexact times in a store's listing."""
     base = mark(200)
     restored = status(OLD, restored_at=base.start - before_base)
-    found = {one.mark_id: one for one in retirements([restored, status(base)], REPOSITORY, RETIRE_AFTER, now=NOW)}
+    found = {
+        decision.mark_id: decision
+        for decision in retirements([restored, status(base)], REPOSITORY, RETIRE_AFTER, now=NOW)
+    }
 
     assert found["day010"].action is action
 
@@ -227,7 +236,10 @@ def test_an_interrupted_retirement_is_finished_and_a_finished_one_is_left(done: 
     """A retired mark is no longer a base, so the next newest one is kept instead."""
     retired = Retirement(when=NOW.isoformat(), who="ada", state="marked", files=3, bytes=9, done=done)
     record = mark(350, state=MarkState.RETIRED, retired=retired)
-    found = {one.mark_id: one for one in retirements([status(mark(1)), status(record)], REPOSITORY, DAY, now=NOW)}
+    found = {
+        decision.mark_id: decision
+        for decision in retirements([status(mark(1)), status(record)], REPOSITORY, DAY, now=NOW)
+    }
 
     assert (found["day350"].action if "day350" in found else None) == action
     assert found["day001"].action is Action.KEEP
@@ -246,7 +258,7 @@ def test_the_retirement_of_a_retired_mark_without_details_is_resumed() -> None:
     assert found["day350"].action is Action.RESUME
 
 
-def test_a_retirement_leaves_all_addresses_that_later_marks_read() -> None:
+def test_a_retirement_considers_all_parts_from_which_later_marks_read_addresses() -> None:
     assert PARTS_ABOUT_OTHERS == PARTS_WITH_ADDRESSES
 
 
@@ -280,24 +292,24 @@ def test_later_marks_need_exactly_the_parts_with_addresses_of_other_repositories
 # --- quarantines ----------------------------------------------------------------------------------------------------
 
 
-def purged(one: MarkStatus) -> tuple[Action, str]:
-    (decision,) = purges([one, *NEWEST], REPOSITORY, PURGE_AFTER, now=NOW)
+def purged(swept: MarkStatus) -> tuple[Action, str]:
+    (decision,) = purges([swept, *NEWEST], REPOSITORY, PURGE_AFTER, now=NOW)
     return decision.action, decision.why
 
 
 SWEPT = status(mark(10, state=MarkState.SWEPT), has_quarantine=True, sweep_ended=NOW - PURGE_AFTER)
 
 
-@pytest.mark.parametrize("one", [SWEPT, replace(SWEPT, is_foreign=True),
+@pytest.mark.parametrize("swept", [SWEPT, replace(SWEPT, is_foreign=True),
                                  replace(SWEPT, record=mark(10, state=MarkState.SWEPT_WITH_FAILURES))])  # fmt: skip
-def test_an_old_quarantine_is_purged(one: MarkStatus) -> None:
-    """So is the quarantine of a mark of the reference collector, and one in which some objects are missing because they
-    couldn't be quarantined."""
-    assert purged(one) == (Action.PURGE, "its sweep ended 14 days ago")
+def test_an_old_quarantine_is_purged(swept: MarkStatus) -> None:
+    """The quarantine of a mark of the reference collector is also purged, and so is one in which some objects are
+    missing because they couldn't be quarantined."""
+    assert purged(swept) == (Action.PURGE, "its sweep ended 14 days ago")
 
 
 @pytest.mark.parametrize(
-    ("one", "why"),
+    ("swept", "why"),
     [
         (replace(SWEPT, record=None, unusable="damaged"), "damaged"),
         (replace(SWEPT, holder="ada"), "ada is working on it"),
@@ -313,8 +325,8 @@ def test_an_old_quarantine_is_purged(one: MarkStatus) -> None:
     ],
     ids=lambda case: case if isinstance(case, str) else "",
 )
-def test_a_quarantine_that_a_person_has_to_decide_on_is_kept(one: MarkStatus, why: str) -> None:
-    action, reason = purged(one)
+def test_each_reason_keeps_a_quarantine_and_is_stated(swept: MarkStatus, why: str) -> None:
+    action, reason = purged(swept)
 
     assert action is Action.KEEP
     assert why in reason

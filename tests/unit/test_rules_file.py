@@ -81,7 +81,9 @@ def test_rules_are_read_from_yaml_as_people_write_it() -> None:
         ),
     ],
 )
-def test_a_file_that_the_server_would_misread_is_refused(text: str | bytes, words: list[str]) -> None:
+def test_a_file_that_is_invalid_or_that_the_server_would_misread_is_refused(
+    text: str | bytes, words: list[str]
+) -> None:
     """The server drops unknown fields, stores negative days, and lets the last of two rules for a branch win."""
     refused(text, *words)
 
@@ -99,7 +101,7 @@ def test_a_file_that_the_server_would_misread_is_refused(text: str | bytes, word
         (b"\xff", ["can't be read as YAML"]),
     ],
 )
-def test_yaml_that_could_be_misread_is_refused(text: str | bytes, words: list[str]) -> None:
+def test_yaml_that_is_invalid_or_could_be_misread_is_refused(text: str | bytes, words: list[str]) -> None:
     """For some readers of YAML, 010 is eight."""
     refused(text, *words, name="rules.yaml")
 
@@ -119,9 +121,7 @@ def test_retention_is_shortened_by_fewer_days_and_by_a_removed_rule() -> None:
 
 
 @given(RULES, RULES)
-def test_unless_retention_is_shortened_every_branch_keeps_its_commits_at_least_as_long(
-    before: Rules, after: Rules
-) -> None:
+def test_exactly_the_branches_with_fewer_days_are_reported_as_shortened(before: Rules, after: Rules) -> None:
     branches = sorted({*before.branch_days, *after.branch_days, "without a rule"})
     shorter = {branch for branch in branches if after.days(branch) < before.days(branch)}
     named = {change.branch for change in shortened(before, after, branches)}

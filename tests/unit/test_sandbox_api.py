@@ -80,7 +80,7 @@ def raw(
 # --- the server and its repositories ----------------------------------------------------------------------------------
 
 
-def test_the_configuration_names_the_local_block_store(api: Any) -> None:
+def test_the_configuration_reports_the_local_block_store(api: Any) -> None:
     """The version is the sandbox's, and the response of the health check is empty."""
     assert api.config_api.get_config().storage_config.blockstore_type == "local"
     assert api.internal_api.get_lake_fs_version().version.startswith("sandbox-")
@@ -121,17 +121,17 @@ def test_a_new_repository_is_listed_until_it_is_deleted(sandbox: Sandbox, api: A
         ("Second", "local://second", 400, "invalid value"),
     ],
 )
-def test_a_repository_with_a_bad_name_or_namespace_is_not_created(
+def test_a_repository_with_an_invalid_name_or_namespace_is_not_created(
     sandbox: Sandbox, name: str, namespace: str, status: int, message: str
 ) -> None:
-    """A name in use is 409. An invalid name, a namespace in use, and a namespace of another store are 400."""
+    """A name in use gets a 409. An invalid name, a namespace in use, and a namespace of another store get a 400."""
     body = f'{{"name": "{name}", "storage_namespace": "{namespace}"}}'.encode()
     answered, response, _ = raw(sandbox, "POST", "/repositories", body)
     assert (answered, message in response.decode()) == (status, True), response
 
 
 def test_a_read_only_repository_refuses_every_write(sandbox: Sandbox, api: Any, tmp_path: Path) -> None:
-    """Uploads, commits, branches and all prepare calls are 403."""
+    """Uploads, commits, new branches and all prepare calls get a 403."""
     api.repositories_api.create_repository(
         models.RepositoryCreation(name=REPOSITORY + "-ro", storage_namespace="local://ro", read_only=True)
     )
@@ -155,14 +155,14 @@ def test_a_read_only_repository_refuses_every_write(sandbox: Sandbox, api: Any, 
         ("PATCH", "/repositories"),
     ],
 )
-def test_an_unknown_operation_gets_a_404_with_the_lakefs_message(sandbox: Sandbox, method: str, path: str) -> None:
+def test_an_unknown_operation_gets_a_404_with_the_message_of_lakefs(sandbox: Sandbox, method: str, path: str) -> None:
     """The response is JSON, not a web page."""
     status, message, _ = raw(sandbox, method, path, b"{}" if method != "GET" else None)
     assert (status, message) == (404, b'{"message":"invalid API endpoint"}')
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b'{"message": 1}', b"{}", b'{"message": "m", "date": -1}', b"\xff"])
-def test_a_request_with_a_bad_body_gets_a_400_and_changes_nothing(sandbox: Sandbox, body: bytes) -> None:
+def test_a_request_with_an_invalid_body_gets_a_400_and_changes_nothing(sandbox: Sandbox, body: bytes) -> None:
     """The body isn't JSON, or it has a field that is missing or of the wrong type."""
     lake = sandbox.repository(REPOSITORY)
     lake.put("main", "a", b"1")
@@ -192,7 +192,7 @@ def test_pages_list_every_branch_once_and_in_order(api: Any) -> None:
 
 
 def test_a_new_branch_or_tag_points_to_the_commit_of_its_source(api: Any, tmp_path: Path) -> None:
-    """Both stay at that commit. A deleted branch or tag is 404."""
+    """The branch and the tag stay at that commit. A deleted branch or tag gets a 404."""
     upload(api, tmp_path, "a", b"1")
     first = commit(api)
     assert api.branches_api.create_branch(REPOSITORY, models.BranchCreation(name="dev", source="main")) == first.id
@@ -212,7 +212,8 @@ def test_a_new_branch_or_tag_points_to_the_commit_of_its_source(api: Any, tmp_pa
 
 
 def test_invalid_operations_on_branches_and_tags_are_refused(api: Any) -> None:
-    """A name in use is 409, a bad name 400, an unknown source 404, and deleting the default branch 403."""
+    """A name in use gets a 409, an invalid name a 400, an unknown source a 404, and deleting the default branch a
+    403."""
     branch, tag = models.BranchCreation, models.TagCreation
     api.tags_api.create_tag(REPOSITORY, tag(id="v1", ref="main"))
     with refused(409, "branch already exists"):
@@ -262,7 +263,7 @@ def test_a_body_that_is_not_a_form_is_stored_as_the_object(sandbox: Sandbox, api
 
 
 def test_a_range_of_bytes_is_served(sandbox: Sandbox, api: Any, tmp_path: Path) -> None:
-    """The response is 206 with the range's position. A range outside the object is 416."""
+    """The response is a 206 with the position of the range. A range outside the object gets a 416."""
     upload(api, tmp_path, "a", b"0123456789")
     path = f"/repositories/{REPOSITORY}/refs/main/objects?path=a"
     for byte_range, expected in (
@@ -278,7 +279,7 @@ def test_a_range_of_bytes_is_served(sandbox: Sandbox, api: Any, tmp_path: Path) 
 
 
 def test_an_object_whose_file_is_missing_is_distinguished_from_a_missing_path(api: Any, tmp_path: Path) -> None:
-    """Reading the object is 410, but stat and head are 200. A path that never existed is 404."""
+    """Reading the object gets a 410, but stat and head get a 200. A path that never existed gets a 404."""
     uploaded = upload(api, tmp_path, "a", b"1")
     Path(uploaded.physical_address.removeprefix("local://")).unlink()
     with refused(410, "No data"):
@@ -290,8 +291,8 @@ def test_an_object_whose_file_is_missing_is_distinguished_from_a_missing_path(ap
             ask(REPOSITORY, "main", "b")
 
 
-def test_an_upload_requires_an_existing_branch(api: Any, tmp_path: Path) -> None:
-    """A missing branch or repository is 404. A path that must not exist but does is 412."""
+def test_an_upload_to_a_missing_branch_or_to_a_path_that_must_be_new_is_refused(api: Any, tmp_path: Path) -> None:
+    """A missing branch or repository gets a 404, and a path that must not exist, but does, a 412."""
     with refused(404, "branch not found"):
         upload(api, tmp_path, "a", b"1", branch="gone")
     upload(api, tmp_path, "a", b"1")

@@ -176,7 +176,7 @@ def test_an_entry_after_the_last_range_begins_a_new_range(lake: SandboxRepositor
     assert (len(second), second[:1]) == (2, first)
 
 
-def test_reading_a_missing_range_for_the_first_time_is_an_error(lake: SandboxRepository) -> None:
+def test_reading_a_missing_range_for_the_first_time_raises_an_error(lake: SandboxRepository) -> None:
     """A missing range is not read as an empty one."""
     lake.put("main", "a", b"1")
     commit = lake.commit("main", "a")
@@ -201,7 +201,7 @@ def changed(lake: SandboxRepository, branch: str, **values: bytes | None) -> Com
             lake.delete(branch, [path])
         else:
             lake.put(branch, path, data)
-    return lake.commit(branch, f"changes of {branch}")
+    return lake.commit(branch, f"changes on {branch}")
 
 
 def test_a_merge_has_the_changes_of_both_branches(lake: SandboxRepository) -> None:
@@ -233,7 +233,7 @@ CONFLICTS = [
 def test_a_conflict_is_refused_unless_a_strategy_names_the_winner(
     lake: SandboxRepository, ours: dict[str, bytes | None], theirs: dict[str, bytes | None], strategy: str
 ) -> None:
-    """Without a strategy, the merge is 409 and changes nothing."""
+    """Without a strategy, the merge gets a 409 and changes nothing."""
     branched(lake, {"a": b"base", "b": b"base"})
     head = changed(lake, "main", **ours)
     changed(lake, "dev", **theirs)

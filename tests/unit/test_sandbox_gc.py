@@ -69,7 +69,7 @@ def announced(location: str) -> Path:
 
 
 def test_rules_are_read_back_as_set(api: Any, lake: SandboxRepository) -> None:
-    """Both calls return the rules, and they lie in the namespace as a server writes them."""
+    """Both calls return the rules, and the file in the namespace is the one that a server writes."""
     with refused(404, "not found"):
         api.repositories_api.get_gc_rules("lake")
     set_rules(api, 21, main=21, dev=7)
@@ -144,7 +144,7 @@ def test_the_documented_example_has_the_documented_list_of_commits(sandbox: Sand
 
 @pytest.mark.parametrize("recording", RECORDINGS, ids=lambda path: path.name)
 def test_the_sandbox_lists_the_commits_that_a_real_server_listed(recording: Path) -> None:
-    """Every recorded history gives the recorded list if the sandbox imitates the server's fault."""
+    """Every recorded history gives the recorded list if the sandbox imitates the server's oversights."""
     meta = json.loads((recording / "meta.json").read_text())
     folder = recording / "namespace/_lakefs"
     if meta["rules"] is None:
@@ -248,8 +248,8 @@ def test_pages_list_every_staged_address_of_every_branch_once(api: Any, lake: Sa
 def test_deleting_a_branch_while_the_list_is_written_loses_the_page_of_other_branches(
     sandbox: Sandbox, api: Any
 ) -> None:
-    """The sandbox behaves like the server: the page isn't lost if a later branch has changes, and the call is 404 if
-    the deleted branch is the last one (formats §2)."""
+    """The sandbox behaves like the server: the page isn't lost if a later branch has changes, and the call gets a 404
+    if the deleted branch is the last one (formats §2)."""
     lake, prepare = sandbox.repository("lake"), api.internal_api.prepare_garbage_collection_uncommitted
     lake.create_branch("z", "main")
     lake.put("main", "a", b"a")
@@ -289,7 +289,7 @@ def test_a_request_with_an_unknown_continuation_token_gets_a_400(api: Any) -> No
 def test_restaged_identical_content_is_listed_only_without_the_servers_oversight(
     tmp_path: Path, oversights: frozenset[Oversight], seen: bool
 ) -> None:
-    """The content is served from its new address with or without the fault."""
+    """The content is served from its new address with or without the oversight."""
     with Sandbox(tmp_path / "sandbox", oversights=oversights) as sandbox:
         lake, api = sandbox.create("lake"), client(sandbox)
         old = lake.put("main", "_SUCCESS", b"")
@@ -304,8 +304,10 @@ def test_restaged_identical_content_is_listed_only_without_the_servers_oversight
         assert [change.path for change in api.branches_api.diff_branch("lake", "main").results] == ["other"]
 
 
-def test_identical_content_with_another_type_or_metadata_is_listed(api: Any, lake: SandboxRepository) -> None:
-    """The server counts it as a change."""
+def test_restaged_content_with_a_different_content_type_or_metadata_is_listed_as_uncommitted(
+    api: Any, lake: SandboxRepository
+) -> None:
+    """The server counts such content as changed."""
     for path in ("type", "metadata"):
         lake.put("main", path, b"1")
     lake.commit("main", "m")
@@ -336,7 +338,7 @@ def test_full_addresses_are_listed_only_without_the_servers_oversight(
 
 
 def test_pages_of_a_diff_list_every_change_once(api: Any, lake: SandboxRepository) -> None:
-    """Each change has its kind. An unknown branch is 404."""
+    """Each change has its kind. An unknown branch gets a 404."""
     lake.put_many("main", [(path, b"old") for path in ("a", "b", "c")])
     lake.commit("main", "m")
     lake.put("main", "a", b"new")

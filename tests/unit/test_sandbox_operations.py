@@ -51,7 +51,7 @@ def committed(lake: SandboxRepository, branch: str, **values: bytes | None) -> s
             lake.delete(branch, [path])
         else:
             lake.put(branch, path, data)
-    return lake.commit(branch, f"changes of {branch}").id
+    return lake.commit(branch, f"changes on {branch}").id
 
 
 def served(lake: SandboxRepository, ref: str) -> dict[str, bytes]:
@@ -62,8 +62,8 @@ def served(lake: SandboxRepository, ref: str) -> dict[str, bytes]:
 # --- reset ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_reset_restores_only_what_it_names(api: Any, lake: SandboxRepository) -> None:
-    """A reset names an object, a prefix or everything. Other changes stay."""
+def test_a_reset_restores_only_the_given_paths(api: Any, lake: SandboxRepository) -> None:
+    """A reset restores one path, a prefix or all paths. Other changes stay."""
     committed(lake, "main", **{"a": b"1", "a/b": b"1", "c": b"1"})
     for path in ("a", "a/b", "a/new", "b"):
         lake.put("main", path, b"2")
@@ -93,8 +93,8 @@ def test_resetting_a_path_with_identical_content_keeps_its_new_address(api: Any,
 
 
 def test_a_hard_reset_leaves_a_dangling_commit(api: Any, lake: SandboxRepository) -> None:
-    """The branch is at the other commit. The commit that it left is still dumped. A branch with staged changes is
-    400."""
+    """The branch then points to the other commit. The commit that it left is still dumped. A branch with staged changes
+    gets a 400."""
     first = committed(lake, "main", a=b"1")
     second = committed(lake, "main", a=b"2")
     lake.put("main", "b", b"staged")
@@ -135,7 +135,7 @@ def test_a_revert_undoes_the_changes_of_one_commit(api: Any, lake: SandboxReposi
 
 
 def test_a_merge_is_reverted_relative_to_the_given_parent(api: Any, lake: SandboxRepository) -> None:
-    """Without the number of a parent the revert is 409, and with a wrong number 400."""
+    """Without the number of a parent, the revert gets a 409, and with a wrong number a 400."""
     committed(lake, "main", a=b"1")
     lake.create_branch("dev", "main")
     committed(lake, "dev", d=b"dev")
@@ -182,7 +182,7 @@ def test_a_cherry_pick_applies_the_changes_of_one_commit(api: Any, lake: Sandbox
 def test_a_copy_has_its_own_object_and_a_shallow_copy_shares_that_of_its_source(
     api: Any, lake: SandboxRepository
 ) -> None:
-    """A shallow copy of another branch's object is 400."""
+    """A shallow copy of another branch's object gets a 400."""
     source = lake.put("main", "a", b"1", metadata={"team": "ml"})
     copy = api.objects_api.copy_object
     whole = copy("lake", "main", "b", models.ObjectCopyCreation(src_path="a"))
@@ -211,7 +211,7 @@ def linked(api: Any, path: str, location: str, **fields: Any) -> Any:
 def test_only_the_address_issued_for_a_path_can_be_linked_to_it(
     sandbox: Sandbox, api: Any, lake: SandboxRepository
 ) -> None:
-    """The address of another path, or one without its token, is 400."""
+    """The address of another path, or one without its token, gets a 400."""
     location = api.staging_api.get_physical_address("lake", "main", "a b").physical_address
     assert re.fullmatch(
         rf"local://{re.escape(str(sandbox.local_path))}/lake/data/[0-9a-v]{{20}}/[0-9a-v]{{20}},[\w-]{{43}}", location
@@ -246,7 +246,7 @@ def test_an_address_can_be_linked_for_24_hours(sandbox: Sandbox, api: Any) -> No
 def test_a_staged_address_is_relative_under_data_and_full_otherwise(
     sandbox: Sandbox, api: Any, lake: SandboxRepository
 ) -> None:
-    """An address of another store is 400."""
+    """An address of another store gets a 400."""
     outside = f"local://{sandbox.local_path}/elsewhere/x"
 
     def staged(path: str, address: str) -> Any:
@@ -328,7 +328,7 @@ def diff(api: Any, left: str, right: str, **options: Any) -> list[tuple[str, str
 def test_a_three_dot_diff_starts_from_the_merge_base_and_a_two_dot_diff_from_the_left_ref(
     api: Any, lake: SandboxRepository
 ) -> None:
-    """The changes are those since the two refs diverged. They include conflicts."""
+    """A three-dot diff shows the changes since the two refs diverged, including conflicts."""
     committed(lake, "main", a=b"1", b=b"1", c=b"1", d=b"1", same=b"1")
     lake.create_branch("dev", "main")
     committed(lake, "main", a=b"main", d=b"main", m=b"main")

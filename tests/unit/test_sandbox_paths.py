@@ -124,6 +124,6 @@ def test_a_key_below_an_object_or_at_a_folder_is_refused(lake: SandboxRepository
 
 
 def test_a_namespace_of_another_block_store_is_refused(sandbox: Sandbox) -> None:
-    """A sandbox over a local folder has no repositories in a bucket."""
+    """A sandbox with objects in a local folder can't have repositories in a bucket."""
     with refused(400):
         Catalog(sandbox.root).create("other", "s3://bucket/other")

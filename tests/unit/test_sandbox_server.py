@@ -176,7 +176,7 @@ def test_a_stopped_sandbox_frees_its_port_and_can_be_started_again(sandbox: Sand
     assert client(sandbox).repositories_api.get_repository("lake").id == "lake"
 
 
-def test_options_and_variables_of_the_sandbox_give_the_same_settings(sandbox: Sandbox) -> None:
+def test_options_and_environment_variables_of_the_sandbox_give_the_same_settings(sandbox: Sandbox) -> None:
     """lakegc connects to the sandbox with either of them."""
     by_options = Settings.load({}, Path("/nowhere"), **sandbox.settings)
     by_variables = Settings.load(sandbox.environment, Path("/nowhere"))
@@ -207,7 +207,7 @@ def test_a_commit_has_the_message_metadata_and_date_of_its_request(sandbox: Sand
 
 @pytest.mark.parametrize("amount", [1, 2, 100])
 def test_pages_of_the_log_list_every_commit_once_and_in_order(sandbox: Sandbox, amount: int) -> None:
-    """An unknown ref is 404."""
+    """An unknown ref gets a 404."""
     api, lake = client(sandbox), sandbox.repository("lake")
     for number in range(4):
         lake.put("main", "a", b"%d" % number)

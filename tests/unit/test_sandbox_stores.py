@@ -84,7 +84,7 @@ def test_a_linked_object_in_s3_has_a_relative_address_and_is_listed(
 
 @pytest.mark.parametrize("provider", ["seaweedfs", "gcs", "azure"], indirect=True)
 def test_imported_objects_are_read_by_their_full_addresses(provider: Provider, tmp_path: Path) -> None:
-    """The imported objects lie beside the namespace, in each kind of store. Objects of another store are refused."""
+    """The imported objects lie beside the namespace, in each kind of store. Objects in another store are refused."""
     outside = provider.uri("outside")
     provider.open(outside).write("of a client/x", b"theirs")
     with Sandbox(tmp_path, place=StorePlace(provider.uri(), provider.settings)) as running:
@@ -105,8 +105,8 @@ def test_the_clock_of_a_sandbox_in_s3_cannot_be_set(sandbox: Sandbox) -> None:
     assert abs((sandbox.now() - datetime.now(UTC)).total_seconds()) < 60
 
 
-def test_a_repository_that_cannot_be_written_to_is_not_created(sandbox: Sandbox) -> None:
-    """A missing bucket and a namespace in a folder are 400 with a reason. A place that isn't a URI is wrong usage."""
+def test_a_repository_in_a_missing_bucket_or_in_another_kind_of_store_is_not_created(sandbox: Sandbox) -> None:
+    """Both requests get a 400 with a reason. A place that isn't a URI is wrong usage."""
     api = client(sandbox)
     for namespace, reason in (("s3://no-such-bucket/x", "bucket"), ("local://lake", "must match")):
         with refused(400, reason):
@@ -117,8 +117,9 @@ def test_a_repository_that_cannot_be_written_to_is_not_created(sandbox: Sandbox)
         StorePlace("bucket", Settings().store_settings())
 
 
-def test_the_printed_environment_has_no_secrets(sandbox: Sandbox, seaweedfs: SeaweedFS) -> None:
-    """The settings of the sandbox open the store. The variables printed for other terminals only name it."""
+def test_the_printed_environment_contains_no_secrets(sandbox: Sandbox, seaweedfs: SeaweedFS) -> None:
+    """The settings of the sandbox open the store. The environment variables printed for other terminals contain only
+    the address of the store."""
     store_settings = Settings.load({}, Path("/nowhere"), **sandbox.settings).store_settings()
     assert (store_settings.s3_endpoint_url, store_settings.s3_access_key_id) == (
         seaweedfs.endpoint_url,

@@ -41,7 +41,7 @@ def output_until(output: IO[str], end: str) -> str:
     raise AssertionError(f"it ended before it printed {end!r}: {''.join(lines)}")
 
 
-def test_the_printed_variables_and_the_lakectl_file_work_with_the_server(
+def test_the_printed_environment_variables_and_lakectl_file_work_with_the_server(
     running: subprocess.Popen[str], tmp_path: Path
 ) -> None:
     """The server logs requests, and Ctrl-C stops it cleanly."""

@@ -25,7 +25,9 @@ def load(folder: Path, content: str, environ: dict[str, str], repository: str | 
     return Settings.load(environ, NO_HOME, repository=repository, directory=folder)
 
 
-def test_each_server_has_its_endpoint_and_credentials_from_its_section_and_variables(tmp_path: Path) -> None:
+def test_each_server_has_its_endpoint_and_credentials_from_its_section_and_environment_variables(
+    tmp_path: Path,
+) -> None:
     prod, lab = LakeFSSettings.of(load(tmp_path, PROD + LAB, SECRETS))
 
     assert (prod.server, prod.endpoint_url, prod.access_key_id) == ("prod", "https://prod", "AKIAPROD")
@@ -37,7 +39,7 @@ def test_each_server_has_its_endpoint_and_credentials_from_its_section_and_varia
     assert "lab-secret" not in shown
 
 
-def test_variables_of_a_server_override_its_section(tmp_path: Path) -> None:
+def test_environment_variables_of_a_server_override_its_section(tmp_path: Path) -> None:
     settings = load(tmp_path, PROD + LAB, {**SECRETS, "LAKEGC_SERVERS_LAB_1_VERIFY_TLS": "true"})
 
     assert LakeFSSettings.of(settings)[1].verify_tls
@@ -51,7 +53,7 @@ def test_the_only_server_of_a_fleet_file_needs_no_name(tmp_path: Path) -> None:
         LakeFS(only).route("prod/lake")
 
 
-def test_lakectls_settings_are_for_a_single_server_and_ignored_if_there_are_several(tmp_path: Path) -> None:
+def test_lakectls_settings_are_ignored_if_there_are_several_servers(tmp_path: Path) -> None:
     settings = load(tmp_path, PROD + LAB, {**SECRETS, "LAKECTL_SERVER_ENDPOINT_URL": "http://lakectl"})
 
     assert settings.endpoint_url is None
@@ -81,7 +83,7 @@ brake_share = 0.2
         ("lab-1/other", 0.5, 7),
     ],
 )
-def test_a_section_for_a_name_takes_precedence_over_one_for_an_id_and_that_over_patterns(
+def test_settings_for_a_name_take_precedence_over_those_for_an_id_and_these_over_patterns(
     tmp_path: Path, repository: str, share: float, days: int
 ) -> None:
     settings = load(tmp_path, SECTIONS + PROD + LAB, SECRETS, repository)
@@ -129,7 +131,7 @@ def test_an_invalid_fleet_file_is_refused(tmp_path: Path, content: str, expected
         ({"LAKEGC_SECRET_ACCESS_KEY": "x"}, "variable LAKEGC_SECRET_ACCESS_KEY is for a single lakeFS server"),
     ],
 )
-def test_an_invalid_variable_is_refused(tmp_path: Path, variables: dict[str, str], expected: str) -> None:
+def test_an_invalid_environment_variable_is_refused(tmp_path: Path, variables: dict[str, str], expected: str) -> None:
     with pytest.raises(WrongUsage, match=expected):
         load(tmp_path, PROD + LAB, {**SECRETS, **variables})
 
@@ -141,7 +143,9 @@ def test_an_invalid_variable_is_refused(tmp_path: Path, variables: dict[str, str
         ("LAKEGC_SERVERS_PROD_SECRET_ACCESS_KEY", "server prod .*: set LAKEGC_SERVERS_PROD_SECRET_ACCESS_KEY"),
     ],
 )
-def test_the_error_about_missing_credentials_names_their_variable(tmp_path: Path, missing: str, expected: str) -> None:
+def test_the_error_about_missing_credentials_names_their_environment_variable(
+    tmp_path: Path, missing: str, expected: str
+) -> None:
     settings = load(tmp_path, PROD + LAB, {name: value for name, value in SECRETS.items() if name != missing})
 
     with pytest.raises(WrongUsage, match=expected):

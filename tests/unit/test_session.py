@@ -125,13 +125,13 @@ def sessions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def sessions_in(tmp: Path, home: Path) -> dict[str, Any]:
-    mine = {"spark.sql.shuffle.partitions": "3", "spark.hadoop.fs.s3a.secret.key": SECRET}
+    overrides = {"spark.sql.shuffle.partitions": "3", "spark.hadoop.fs.s3a.secret.key": SECRET}
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("LAKEGC_", "LAKECTL_"))} | {
         "HOME": str(home),
         "XDG_CACHE_HOME": str(platformdirs.user_cache_path()),  # creating an archive for one process isn't worth it
         "TMPDIR": str(tmp),
         "LAKEGC_SPARK_MASTER": "local[1]",
-        "LAKEGC_SPARK_CONF": json.dumps({**SMALL_DATA_SETTINGS, **mine}),
+        "LAKEGC_SPARK_CONF": json.dumps({**SMALL_DATA_SETTINGS, **overrides}),
     }
     command = [sys.executable, "-c", SESSIONS]
     ended = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=False)
@@ -165,7 +165,7 @@ def test_sockets_of_workers_are_in_a_private_folder(sessions: dict[str, Any]) ->
 
 def test_a_session_leaves_nothing_in_the_temporary_folder(sessions: dict[str, Any]) -> None:
     """Each run could leave a socket, a log or a file with keys of stores there."""
-    cache = f"lakegc-{os.geteuid()}"  # stays, where the home can't be written to
+    cache = f"lakegc-{os.geteuid()}"  # stays if the home folder can't be written to
     assert {name for name in sessions["left at the end"] if name.startswith((".", "lakegc"))} <= {cache}
 
 
@@ -190,7 +190,7 @@ def test_a_session_started_ahead_without_keep_running_is_stopped_by_its_resource
     assert (sessions["started ahead"], sessions["third stopped"]) == (True, True)
 
 
-def test_different_settings_are_an_error_while_a_session_runs(sessions: dict[str, Any]) -> None:
+def test_different_settings_raise_an_error_while_a_session_runs(sessions: dict[str, Any]) -> None:
     """Spark itself would silently return the running session. The error names the settings, and the session keeps its
     own."""
     assert sessions["other"].startswith("LakegcError: a SparkSession with different settings is already running")
@@ -344,7 +344,7 @@ def test_zip_files_of_the_installed_spark_are_removed_from_the_python_path(tmp_p
 
 
 def test_the_garbage_collector_of_workers_ignores_modules_that_tasks_import(spark: SparkSession) -> None:
-    """If it didn't, a worker would traverse the objects of the compiled decoder after each task."""
+    """Otherwise, a worker would traverse the objects of the compiled decoder after each task."""
 
     def importing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import gc

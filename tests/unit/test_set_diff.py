@@ -47,8 +47,8 @@ def test_each_address_is_reported_once_with_its_change(
 
 
 @pytest.mark.parametrize("tables", [["b", "a"], ["a", "a"], ["a", "b", "", "a"], ["a", "b", "", "b", "c"]])
-def test_a_set_out_of_order_is_an_error(tables: list[str]) -> None:
-    """A set that names an address twice is also an error, whether in one table or in two."""
+def test_a_set_out_of_order_raises_an_error(tables: list[str]) -> None:
+    """A set that contains an address twice is also refused, whether in one table or in two."""
     parts = "\n".join(tables).split("\n\n")
 
     def broken() -> Iterator[pa.Table]:

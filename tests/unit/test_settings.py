@@ -54,8 +54,8 @@ def test_only_the_given_environment_and_home_are_read(home: Path, monkeypatch: p
         assert (settings.min_age, settings.endpoint_url) == (timedelta(hours=24), None)
 
 
-def test_options_override_variables_and_those_override_lakectl(home: Path) -> None:
-    """LAKEGC_ variables come before lakectl's, and those before its file; each setting has its origin."""
+def test_options_override_environment_variables_and_these_override_lakectls_file(home: Path) -> None:
+    """LAKEGC_ variables take precedence over lakectl's. The origin of each setting is recorded."""
     (home / ".lakectl.yaml").write_text(LAKECTL_FILE)
     key = "secret_access_key"
     environ: dict[str, str] = {}
@@ -91,14 +91,14 @@ def test_lakectls_variables_and_file_give_endpoint_key_and_secret(home: Path) ->
         assert (server.endpoint_url, server.access_key_id, server.secret_access_key) == expected
 
 
-def test_without_an_option_the_variable_applies(home: Path) -> None:
+def test_without_an_option_the_environment_variable_applies(home: Path) -> None:
     """An option that is None counts as not given, and an empty variable as not set."""
     settings = Settings.load({"LAKEGC_RETRY_TOTAL_S": "7", "LAKEGC_MIN_AGE": " "}, home, retry_total_s=None)
 
     assert (settings.retry_total_s, settings.min_age) == (7, timedelta(hours=24))
 
 
-def test_a_missing_lakectl_file_is_refused_if_a_variable_names_it(home: Path) -> None:
+def test_a_missing_lakectl_file_is_refused_if_an_environment_variable_names_it(home: Path) -> None:
     """If no variable names the file, it may be missing."""
     with pytest.raises(WrongUsage, match="LAKECTL_CONFIG_FILE"):
         Settings.load({"LAKECTL_CONFIG_FILE": str(home / "none.yaml")}, home)
@@ -108,7 +108,7 @@ def test_a_missing_lakectl_file_is_refused_if_a_variable_names_it(home: Path) ->
     "content",
     [f"credentials:\n  secret_access_key: '{SECRET}\n", f"\t{SECRET}: [", "\x00" + SECRET],
 )
-def test_a_broken_file_is_refused_without_showing_its_content(home: Path, content: str) -> None:
+def test_a_broken_lakectl_file_is_refused_without_showing_its_content(home: Path, content: str) -> None:
     """The message shows only the name of the file."""
     (home / ".lakectl.yaml").write_text(content)
 
@@ -186,7 +186,7 @@ def test_other_forms_of_a_duration_are_refused(text: str) -> None:
         ("s3_path_style", "auto", "true or false"),
     ],
 )
-def test_a_bad_value_is_refused_with_its_variable_and_the_expected_form(
+def test_an_invalid_value_is_refused_with_its_environment_variable_and_the_expected_form(
     home: Path, name: str, value: str, expected: str
 ) -> None:
     """The message shows the value."""
@@ -212,7 +212,7 @@ def test_a_bad_value_is_refused_with_its_variable_and_the_expected_form(
         ("SPARK_CONF", f'{{"a": ["{SECRET}"]}}'),
     ],
 )
-def test_a_bad_value_that_may_contain_a_secret_is_not_shown(home: Path, name: str, value: str) -> None:
+def test_an_invalid_value_that_may_contain_a_secret_is_not_shown(home: Path, name: str, value: str) -> None:
     """The message shows only the setting's name and the expected form."""
     with pytest.raises(WrongUsage, match=f"variable LAKEGC_{name} is invalid: expected") as raised:
         Settings.load({f"LAKEGC_{name}": value}, home)
@@ -220,7 +220,7 @@ def test_a_bad_value_that_may_contain_a_secret_is_not_shown(home: Path, name: st
     assert raised.value.__suppress_context__
 
 
-def test_the_error_about_a_bad_value_in_the_lakectl_file_names_its_path_in_the_file(home: Path) -> None:
+def test_the_error_about_an_invalid_value_in_the_lakectl_file_names_its_field(home: Path) -> None:
     (home / ".lakectl.yaml").write_text("credentials:\n  access_key_id: [1]\n")
 
     with pytest.raises(WrongUsage, match=r"credentials\.access_key_id in .*\.lakectl\.yaml"):
@@ -228,7 +228,7 @@ def test_the_error_about_a_bad_value_in_the_lakectl_file_names_its_path_in_the_f
 
 
 def test_an_unknown_option_is_refused(home: Path) -> None:
-    """If it weren't refused, a misspelled option would have no effect."""
+    """Otherwise, a misspelled option would have no effect."""
     with pytest.raises(WrongUsage, match="min_aeg"):
         Settings.load({}, home, min_aeg="1h")
 
@@ -241,7 +241,7 @@ def test_an_unknown_option_is_refused(home: Path) -> None:
         ("LAKEGC_min_age", "LAKEGC_MIN_AGE"),
     ],
 )
-def test_a_misspelled_variable_is_refused_with_the_closest_name(home: Path, name: str, meant: str) -> None:
+def test_a_misspelled_environment_variable_is_refused_with_the_closest_name(home: Path, name: str, meant: str) -> None:
     """If it were ignored, a backup or a minimum age that somebody relies on would not apply."""
     with pytest.raises(WrongUsage, match=f"variable {name} is not a lakegc setting. Did you mean {meant}\\?"):
         Settings.load({name: "72h", "LAKEGC_MIN_AGE": "48h", "PATH": "/bin"}, home)
@@ -262,7 +262,7 @@ def test_a_renamed_setting_is_refused_with_its_new_name(home: Path, old: str, ne
         Settings.load({}, home, **{old: "1"})
 
 
-def test_one_error_names_all_renamed_variables(home: Path) -> None:
+def test_one_error_names_all_renamed_environment_variables(home: Path) -> None:
     """An operator who upgrades can correct all of them at once."""
     with pytest.raises(WrongUsage) as raised:
         Settings.load({f"LAKEGC_{old.upper()}": "1" for old in RENAMED}, home)
@@ -270,13 +270,13 @@ def test_one_error_names_all_renamed_variables(home: Path) -> None:
     assert all(f"LAKEGC_{new.upper()}" in str(raised.value) for new in RENAMED.values())
 
 
-def test_an_unknown_variable_is_refused(home: Path) -> None:
+def test_an_unknown_environment_variable_is_refused(home: Path) -> None:
     """If there are several, the error names all of them."""
     with pytest.raises(WrongUsage, match=r"LAKEGC_XYZZY is not a .* LAKEGC_ZYX is not a lakegc setting\. Correct"):
         Settings.load({"LAKEGC_XYZZY": "1", "LAKEGC_ZYX": "1"}, home)
 
 
-def test_empty_variables_and_variables_of_the_tests_are_not_refused(home: Path) -> None:
+def test_empty_environment_variables_and_those_of_the_tests_are_not_refused(home: Path) -> None:
     """An empty variable counts as not given. lakegc's own tests read variables that aren't settings."""
     read = set()
     for file in Path(__file__).parents[1].rglob("*.py"):
@@ -298,7 +298,7 @@ SECRETS: dict[str, Any] = {
 
 
 def test_no_repr_or_text_of_the_settings_shows_a_secret(home: Path) -> None:
-    """The parts made of the settings don't show one either."""
+    """The settings passed to the store and to the server don't show one either."""
     settings = Settings.load({}, home, endpoint_url="http://h", access_key_id="AKIA", **SECRETS)
 
     texts = [
@@ -312,7 +312,7 @@ def test_no_repr_or_text_of_the_settings_shows_a_secret(home: Path) -> None:
     assert not any(SECRET in text for text in texts)
 
 
-def test_an_error_raised_by_the_constructor_does_not_show_the_secret() -> None:
+def test_an_error_raised_by_the_constructor_of_settings_does_not_show_the_secret() -> None:
     """The secret passed to the constructor has the wrong type."""
     with pytest.raises(ValidationError) as raised:
         Settings(secret_access_key=[SECRET], spark_conf={"a": [SECRET]})  # type: ignore[arg-type, dict-item]
@@ -331,7 +331,8 @@ def test_settings_are_frozen_and_can_be_pickled(home: Path) -> None:
 
 
 def test_the_store_gets_its_own_settings_and_not_those_of_the_server(home: Path) -> None:
-    """Settings of the server don't apply to the store. A store without settings of its own has the defaults."""
+    """Settings of the server, except for those for retries, don't apply to the store. A store without settings of its
+    own has the defaults."""
     environ = {
         "LAKEGC_S3_ENDPOINT_URL": "http://store:9000",
         "LAKEGC_S3_SECRET_ACCESS_KEY": "s",
@@ -349,8 +350,7 @@ def test_the_store_gets_its_own_settings_and_not_those_of_the_server(home: Path)
     assert Settings.load({}, home).store_settings() == type(store)()
 
 
-def test_the_server_gets_its_own_settings_and_not_those_of_the_store(home: Path) -> None:
-    """Settings of the store don't apply to the server."""
+def test_settings_for_tls_timeouts_and_retries_apply_to_the_server(home: Path) -> None:
     options: dict[str, Any] = {"ca_bundle": "/ca.pem", "verify_tls": False, "connect_timeout_s": 1}
 
     (server,) = LakeFSSettings.of(
@@ -385,7 +385,7 @@ def test_slow_calls_have_a_longer_read_timeout(home: Path) -> None:
         ({"LAKEGC_PARALLELISM": "64", "LAKEGC_SPARK_CONF": '{"spark.sql.shuffle.partitions": "7"}'}, "64", "7"),
     ],
 )
-def test_numbers_of_tasks_apply_unless_sparks_own_configuration_sets_them(
+def test_configured_numbers_of_tasks_apply_unless_sparks_own_configuration_sets_them(
     home: Path, environ: dict[str, str], tasks: str | None, partitions: str | None
 ) -> None:
     spark = Settings.load(environ | {"LAKEGC_SPARK_MASTER": "yarn"}, home).spark_settings()
@@ -402,7 +402,7 @@ def test_numbers_of_tasks_apply_unless_sparks_own_configuration_sets_them(
         ({"endpoint_url": "http://h", "access_key_id": "a"}, "LAKEGC_SECRET_ACCESS_KEY"),
     ],
 )
-def test_the_error_about_missing_server_settings_names_their_variables(
+def test_the_error_about_missing_server_settings_names_their_environment_variables(
     home: Path, given: dict[str, str], missing: str
 ) -> None:
     """Endpoint and credentials are required."""
@@ -421,7 +421,7 @@ def test_the_error_about_missing_server_settings_names_their_variables(
         ("SWEEP_QUARANTINE", "later"),
     ],
 )
-def test_invalid_settings_of_a_policy_are_refused(tmp_path: Path, name: str, value: str) -> None:
+def test_invalid_settings_for_a_policy_are_refused(tmp_path: Path, name: str, value: str) -> None:
     """The message names the variable and the expected form; no default replaces it."""
     with pytest.raises(WrongUsage, match=f"LAKEGC_{name}.*expected"):
         Settings.load({f"LAKEGC_{name}": value}, tmp_path)

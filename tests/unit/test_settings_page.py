@@ -25,7 +25,7 @@ def test_the_tables_of_the_settings_page_are_generated_from_the_code() -> None:
 
 
 def test_documented_timeouts_of_stores_are_the_effective_ones() -> None:
-    """Their defaults are those of the stores, so that the fields have none."""
+    """The defaults are those of the stores, so the fields of the settings have none."""
     rows = tables()["The store"]
 
     for name, default in (

@@ -143,7 +143,7 @@ def test_a_file_written_by_hand_is_accepted_once_it_is_signed(place: Place) -> N
 
         assert unsigned.missing == missing
         assert read_holds(place).ids == tuple(hold.id for hold in unsigned.holds)
-        assert read_holds(place).number == newest_recorded(place).number, "the mark doesn't learn of it"
+        assert read_holds(place).number == newest_recorded(place).number, "no mark records the new version"
     place.store().write(HOLDS_KEY, BY_HAND)
     unsigned = read_unsigned(place)
     place.store().write(HOLDS_KEY, BY_HAND + b"# changed since\n")

@@ -215,7 +215,7 @@ def test_a_key_is_neither_shown_nor_pickled(place: Place) -> None:
 
 
 @pytest.mark.parametrize("text", ["secret", OLD[:-2], OLD + "0", OLD[:-2] + "zz", "0" * 64, f"{OLD},{NEW}"])
-def test_a_malformed_key_is_an_error_that_does_not_show_it(text: str) -> None:
+def test_the_error_about_a_malformed_key_does_not_show_it(text: str) -> None:
     """The error names the variable and the expected form."""
     for variable in ("LAKEGC_SIGNING_KEY", "LAKEGC_RETIRED_SIGNING_KEYS"):
         if variable.endswith("KEYS") and "," in text:
@@ -225,7 +225,7 @@ def test_a_malformed_key_is_an_error_that_does_not_show_it(text: str) -> None:
         assert text not in str(caught.value)
 
 
-def test_an_empty_key_is_an_error(tmp_path: Path) -> None:
+def test_an_empty_key_raises_an_error(tmp_path: Path) -> None:
     """If it were accepted, a secret that failed to arrive would switch signing off."""
     with pytest.raises(WrongUsage, match="LAKEGC_SIGNING_KEY is empty"):
         Settings.load({"LAKEGC_SIGNING_KEY": " "}, tmp_path)

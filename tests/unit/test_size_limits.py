@@ -34,7 +34,7 @@ def test_the_limit_of_an_object_depends_on_its_key(key: str, kind: str) -> None:
     assert size_limit(key).kind == kind
 
 
-def test_the_error_names_the_file_its_size_and_limit_and_what_to_do() -> None:
+def test_the_error_about_a_file_that_is_too_large_states_its_size_the_limit_and_what_to_do() -> None:
     check_size(32 << 20, "m1/mark.json", "s3://lake")
 
     with pytest.raises(DamagedData) as raised:

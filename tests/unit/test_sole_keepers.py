@@ -60,12 +60,12 @@ def test_a_tag_alone_keeps_exactly_the_commits_that_are_not_on_hold_without_it(s
     draw, holds = random.Random(seed), parse_holds(HOLDS, "holds.yaml")
     tags = {(tag, draw.choice(sorted(commits))) for tag in ("v1", "v2", "w1", "other")}
     expired = commits.keys() - named_by(commits, heads, rules).keys()
-    on_hold = held(holds, commits, tags) & expired
+    on_hold = ids_on_hold(holds, commits, tags) & expired
     found = kept_only_by_tag(on_hold, holds, commits, References((dict(heads),), tags), rules, now=NOW)
     for tag in tags:
-        assert found.get(tag, frozenset()) == on_hold - held(holds, commits, tags - {tag})
+        assert found.get(tag, frozenset()) == on_hold - ids_on_hold(holds, commits, tags - {tag})
     assert "other" not in {name for name, _ in found}
 
 
-def held(holds: tuple[Hold, ...], commits: dict[str, Commit], tags: set[NamedCommit]) -> set[str]:
+def ids_on_hold(holds: tuple[Hold, ...], commits: dict[str, Commit], tags: set[NamedCommit]) -> set[str]:
     return set(commits_on_hold(holds, commits, References((), tags), None, now=NOW))

@@ -153,8 +153,8 @@ def test_a_table_with_reordered_blocks_and_an_unknown_field_or_version_is_refuse
 
 @every_decoder
 @pytest.mark.parametrize("what", ["an index with one block twice", "a part of the index twice"])
-def test_an_index_that_names_a_block_twice_is_refused(what: str, decoder: Decoder) -> None:
-    """A small file that names one block over and over would take forever to read before its hash is known."""
+def test_an_index_that_refers_to_a_block_twice_is_refused(what: str, decoder: Decoder) -> None:
+    """A small file that refers to one block over and over would take forever to read before its hash is known."""
     (data,) = (case.data for case in DAMAGED if case.what == what)
     with pytest.raises(DamagedData, match="two of its blocks overlap"):
         table_id(data, name=NAME, decoder=decoder)
@@ -247,7 +247,7 @@ def test_ranges_read_by_several_threads_are_not_mixed_up(decoder: Decoder) -> No
 
 
 @every_decoder
-def test_a_table_truncated_anywhere_is_an_error(decoder: Decoder) -> None:
+def test_a_table_truncated_anywhere_raises_an_error(decoder: Decoder) -> None:
     """A table truncated at either end is never read as a shorter one, even if the hash of its content is known."""
     data = _small()
     name = table_id(data, name=NAME, decoder=decoder)
@@ -258,7 +258,7 @@ def test_a_table_truncated_anywhere_is_an_error(decoder: Decoder) -> None:
 
 
 @every_decoder
-def test_every_flipped_bit_is_an_error(decoder: Decoder) -> None:
+def test_every_flipped_bit_raises_an_error(decoder: Decoder) -> None:
     """A checksum or another check covers each bit, even if the hash of the content is known."""
     data = bytearray(_small())
     name = table_id(_small(), name=NAME, decoder=decoder)
@@ -361,7 +361,7 @@ BROKEN_METADATA = {
 
 
 @pytest.mark.parametrize(("read", "data"), BROKEN_METADATA.values(), ids=BROKEN_METADATA.keys())
-def test_broken_metadata_is_an_error(read: Callable[..., Any], data: bytes) -> None:
+def test_broken_metadata_raises_an_error(read: Callable[..., Any], data: bytes) -> None:
     """One bad record is enough to refuse a whole metarange or dump."""
     with pytest.raises(DamagedData, match=NAME):
         read(data, name=NAME)
@@ -382,7 +382,7 @@ def test_intact_metadata_is_read() -> None:
 
 @pytest.mark.parametrize(("largest", "words"), [(5000, "decompresses to more than"), (30, "keys of one block")])
 def test_the_memory_used_to_read_a_table_is_bounded(largest: int, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The size of its blocks and keys is checked before they are read."""
+    """The sizes of blocks and keys are checked before these are read."""
     data = assemble([data_block(*NUMBERED[at : at + 10]) for at in range(0, 100, 10)])
     monkeypatch.setattr("spark_resources.sstable.blocks.MAX_BYTES", largest)
     with pytest.raises(DamagedData, match=words):
@@ -476,7 +476,9 @@ print(names, [str(warning.message) for warning in caught])
     ],
     ids=["no numba", "no place for its cache"],
 )
-def test_without_numba_the_readable_decoder_is_used_with_a_warning(prelude: str, environment: dict[str, str]) -> None:
+def test_if_numba_cannot_be_used_the_readable_decoder_is_used_with_a_warning(
+    prelude: str, environment: dict[str, str]
+) -> None:
     """There is only one warning, which says what to do."""
     output = _python(_FALLING_BACK.format(prelude=prelude), **environment).replace('"', "'")
 

@@ -94,7 +94,7 @@ def test_an_entry_that_is_larger_than_a_block_is_read_back() -> None:
 
 
 def test_a_metarange_lists_its_ranges_with_bounds_counts_and_sizes() -> None:
-    """These agree with what the ranges themselves state."""
+    """The bounds, counts and sizes agree with what the ranges themselves state."""
     tables = [write_range([Entry(b"%d" % n, "x"), Entry(b"%d~" % n, "y")]) for n in range(3)]
     refs = [range_ref(table.data, name=table.id) for table in tables]
     metarange = write_metarange(refs)

@@ -78,7 +78,7 @@ def test_no_folders_are_noted_if_an_address_is_ambiguous(address: str) -> None:
     assert not has_no_address_in(note, "s3://quite/another")
 
 
-def test_addresses_under_an_alias_of_the_namespace_also_count() -> None:
+def test_addresses_under_an_alias_of_the_namespace_count_as_inside() -> None:
     note = noted(["s3://bucket/lake/data/a"])
     assert has_no_address_in(note, "s3://bucket/pond")
     assert not has_no_address_in(note, "s3://bucket/pond", "s3://bucket/lake")
@@ -100,7 +100,7 @@ ADDRESS = st.one_of(URIS, st.just("data/relative"))
 def test_no_table_with_an_address_in_the_namespace_is_left_unread(
     addresses: list[str], uri: str, kind: AddressType
 ) -> None:
-    """This also holds for an address that would stop the mark because it may be in the namespace."""
+    """A table with an address that may be in the namespace, and would therefore stop the mark, is also read."""
     if not has_no_address_in(noted(addresses, kind=kind), uri):
         return
     columns = entries(addresses, [1] * len(addresses), kind)

@@ -15,7 +15,7 @@ def test_counters_of_tasks_are_summed_and_errors_are_kept_separate() -> None:
     would seem to refer to no objects."""
     first, second = TaskReport(), TaskReport()
     first.count(**{"tables": 2, "unread\tlake\twhy": 1})
-    first.error("lake", "no rights\tto read\nit \x1b")
+    first.error("lake", "no permission\tto read\nit \x1b")
     second.count(tables=3, bytes=0)
     second.error("lake", "another reason")
     second.error("archive", "damaged")
@@ -26,7 +26,7 @@ def test_counters_of_tasks_are_summed_and_errors_are_kept_separate() -> None:
 
     assert total.counters == {"tables": 5, "unread\tlake\twhy": 1, "bytes": 0}
     assert total.counters["never counted"] == 0
-    assert total.errors == {"lake": "no rights\tto read\nit \x1b", "archive": "damaged"}
+    assert total.errors == {"lake": "no permission\tto read\nit \x1b", "archive": "damaged"}
     assert total.samples == {"lost": [f"data/{number}" for number in range(SAMPLES_KEPT)]}
 
 

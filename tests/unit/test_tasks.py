@@ -136,7 +136,7 @@ def test_files_of_different_tasks_never_have_the_same_name(tasks: Tasks, tmp_pat
 
 @pytest.mark.parametrize("on_driver", [(True, True), (True, False), (False, False)])
 def test_each_distinct_row_of_any_part_is_returned_once(spark: SparkSession, on_driver: tuple[bool, bool]) -> None:
-    """It doesn't matter where the parts are. A null is a value like any other."""
+    """The parts may be on the driver or on executors. A null is a value like any other."""
     names: list[list[str | None]] = [["a", "b", None, "a"], ["b", None, "c"]]
     tables = [pa.table([pa.array(some, pa.string())], schema=TEXTS) for some in names]
     parts = [

@@ -18,7 +18,7 @@ from spark_resources.host.user_folders import NO_HOME, cache_folder, home_folder
 from spark_resources.settings import Settings
 from spark_resources.spark.session import class_archive_options
 
-MINE = f"lakegc-{os.geteuid()}"
+OWN_FOLDER = f"lakegc-{os.geteuid()}"
 
 # The installation is writable, so numba must be prevented from using it.
 CACHES = """
@@ -49,7 +49,7 @@ def test_caches_fall_back_to_a_private_temporary_folder(temporary: Path) -> None
     there."""
     folder = cache_folder()
 
-    assert folder == cache_folder() == temporary / MINE / "cache"
+    assert folder == cache_folder() == temporary / OWN_FOLDER / "cache"
     assert {path.stat().st_mode & 0o777 for path in (folder, folder.parent)} == {0o700}
     assert f"={folder}/spark-" in class_archive_options()
 
@@ -57,9 +57,9 @@ def test_caches_fall_back_to_a_private_temporary_folder(temporary: Path) -> None
 def test_a_link_in_place_of_the_fallback_is_not_followed(temporary: Path, tmp_path: Path) -> None:
     """Anybody can create names among temporary files. lakegc uses another folder and continues."""
     (tmp_path / "target").mkdir()
-    (temporary / MINE).symlink_to(tmp_path / "target")
+    (temporary / OWN_FOLDER).symlink_to(tmp_path / "target")
 
-    assert temporary_folder() == temporary_folder() != temporary / MINE
+    assert temporary_folder() == temporary_folder() != temporary / OWN_FOLDER
     assert temporary_folder().stat().st_mode & 0o777 == 0o700
     assert temporary in cache_folder().parents
     assert not list((tmp_path / "target").iterdir())
@@ -67,11 +67,11 @@ def test_a_link_in_place_of_the_fallback_is_not_followed(temporary: Path, tmp_pa
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_another_users_folder_is_not_used_as_the_fallback(temporary: Path) -> None:
-    """Its owner could change its content."""
-    (temporary / MINE).mkdir()
-    os.chown(temporary / MINE, 12345, 12345)
+    """The owner could change the content of the folder."""
+    (temporary / OWN_FOLDER).mkdir()
+    os.chown(temporary / OWN_FOLDER, 12345, 12345)
 
-    assert temporary_folder() != temporary / MINE
+    assert temporary_folder() != temporary / OWN_FOLDER
     assert temporary_folder().stat().st_uid == os.geteuid()
 
 
@@ -83,11 +83,11 @@ def test_compiled_loops_work_without_a_home_folder(temporary: Path) -> None:
         check=False,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
-    cache = temporary / MINE / "cache"
+    cache = temporary / OWN_FOLDER / "cache"
 
     assert (ended.stdout, ended.stderr) == ("vectorized\n", "")
     assert "numba" in {path.name for path in cache.iterdir()}
-    assert [path.name for path in temporary.iterdir()] == [MINE]
+    assert [path.name for path in temporary.iterdir()] == [OWN_FOLDER]
 
 
 def test_dagsters_history_falls_back_to_a_temporary_folder_with_a_warning(temporary: Path) -> None:
@@ -95,7 +95,7 @@ def test_dagsters_history_falls_back_to_a_temporary_folder_with_a_warning(tempor
     with pytest.warns(LakegcWarning, match=r"home folder isn't writable\. To keep the history, set DAGSTER_HOME"):
         home = dagster_home({})
 
-    assert home == temporary / MINE / "dagster"
+    assert home == temporary / OWN_FOLDER / "dagster"
     assert home.stat().st_mode & 0o777 == 0o700
 
 
@@ -125,7 +125,7 @@ def test_a_dagster_home_that_cannot_be_created_is_refused_with_its_path(temporar
 
 
 def test_settings_load_without_a_home_folder(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a home there is no lakectl file, so only variables apply. No folder named ~ is created."""
+    """Without a home there is no lakectl file, so only environment variables apply. No folder named ~ is created."""
 
     def nobody(_: int) -> None:
         raise KeyError
@@ -139,5 +139,5 @@ def test_settings_load_without_a_home_folder(temporary: Path, monkeypatch: pytes
 
     assert in_a_file.endpoint_url == without.endpoint_url == "http://lake"
     assert home_folder() == NO_HOME
-    assert cache_folder() == temporary / MINE / "cache"
+    assert cache_folder() == temporary / OWN_FOLDER / "cache"
     assert not Path("~").exists()
