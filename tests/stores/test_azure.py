@@ -322,10 +322,10 @@ GONE = "<Error><Code>BlobNotFound</Code><Message>The specified blob does not exi
 DENIED = "<Error><Code>AuthorizationPermissionMismatch</Code><Message>no</Message></Error>"
 
 
-def batch_response(*fixed_server: tuple[str | None, int, str]) -> bytes:
+def batch_response(*responses: tuple[str | None, int, str]) -> bytes:
     """A batch response. Each part has the number of its request (or none, if it is None), a status and a document."""
     parts = []
-    for number, status, document in fixed_server:
+    for number, status, document in responses:
         named = "" if number is None else f"Content-ID: {number}\r\n"
         parts.append(
             f"--batchresponse_1\r\nContent-Type: application/http\r\n{named}\r\n"

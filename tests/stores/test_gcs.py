@@ -100,12 +100,12 @@ def scripted(
 # --- deletes --------------------------------------------------------------------------------------------------------
 
 
-def parts(*fixed_server: tuple[int | str, int, str]) -> tuple[bytes, dict[str, str]]:
+def parts(*responses: tuple[int | str, int, str]) -> tuple[bytes, dict[str, str]]:
     """A batch response. Each part has the number of its request, a status and a body."""
     body = "".join(
-        f"--b\r\nContent-Type: application/http\r\nContent-ID: <response-lakegc+{whose}>\r\n\r\n"
-        f"HTTP/1.1 {status} Said\r\nContent-Type: application/json\r\n\r\n{said}\r\n"
-        for whose, status, said in fixed_server
+        f"--b\r\nContent-Type: application/http\r\nContent-ID: <response-lakegc+{number}>\r\n\r\n"
+        f"HTTP/1.1 {status} Whatever\r\nContent-Type: application/json\r\n\r\n{document}\r\n"
+        for number, status, document in responses
     )
     return f"{body}--b--\r\n".encode(), {"Content-Type": "multipart/mixed; boundary=b"}
 
