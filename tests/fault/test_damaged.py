@@ -56,7 +56,7 @@ def range_ids(lake: Lake, commit: Commit) -> list[str]:
 def test_a_missing_or_damaged_range_of_a_retained_commit_stops_the_mark(
     lakegc: Lakegc, lake: Lake, damage_file: Damage
 ) -> None:
-    """The error names the range. If it were skipped, its addresses would look like garbage."""
+    """The error names the range. If the range were skipped, its addresses would look like garbage."""
     range_id = range_ids(lake, lake.commits[1])[0]
     lake.server.after("/prepare_commits/status", lambda _: damage_file(table(lake, range_id)))
 

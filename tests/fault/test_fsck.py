@@ -331,7 +331,7 @@ def test_unknown_files_under_the_lakefs_prefix_are_not_damage(lakegc: Lakegc, la
 
 
 def test_a_read_only_repository_is_verified_as_far_as_possible(lakegc: Lakegc, lake: Lake) -> None:
-    """lakeFS refuses to make lists there; what couldn't be verified is reported."""
+    """lakeFS refuses to write lists in such a repository; what couldn't be verified is reported."""
     lake.server.after(f"/repositories/{lake.name}", lambda response: response.update(read_only=True))
 
     code, report = document(lakegc, lake.settings, lake.name)

@@ -97,7 +97,7 @@ def test_a_mark_is_refused_while_another_run_holds_the_lease(lakegc: Lakegc, lak
 
 
 def test_a_mark_is_refused_if_the_lease_is_unreadable(lakegc: Lakegc, lake: Lake) -> None:
-    """The mark never takes it over."""
+    """The mark never takes the lease over."""
     store = lake.target.place.store()
     store.write(LEASE_KEY, b"{}")
 

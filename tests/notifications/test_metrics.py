@@ -98,7 +98,7 @@ def test_metrics_leave_out_marks_of_an_earlier_format() -> None:
 
 
 def test_metric_names_are_unique_and_follow_the_conventions_of_prometheus() -> None:
-    """Units are suffixes, and `_total` is only for counters, which these are not."""
+    """Units are suffixes. `_total` is only for counters, and lakegc's metrics are gauges."""
     gauges = [*repository_gauges([finished_record()], [report()], LIMITS, now=SOON), *backup_gauges(backup())]
 
     assert [gauge.name for gauge in gauges if not NAMES.fullmatch(gauge.name)] == []

@@ -193,7 +193,7 @@ def test_a_sas_token_for_the_container_suffices_for_marks_and_sweeps(azurite: Az
 def test_the_error_names_a_sas_token_that_is_expired_or_lacks_permissions_as_the_cause(
     azurite: Azurite, name: str, permission: str, expired: bool
 ) -> None:
-    """A bad token never makes an object seem absent."""
+    """Such a token never makes an object seem absent."""
     token = sas_token(azurite, permission, expired=expired)
     store = on(azurite, name, azure_account_key=None, azure_sas_token=token)
 
@@ -728,7 +728,7 @@ def test_an_incomplete_or_malformed_listing_raises_an_error() -> None:
 
 
 def test_a_repeated_marker_ends_a_listing_with_an_error() -> None:
-    """Without this check the listing would never end."""
+    """Otherwise, the listing would never end."""
     with replying(200, listing("ns/data/x", more="<NextMarker>again</NextMarker>"), XML) as fixed_server:
         with pytest.raises(Unavailable, match="keeps returning the same page"):
             list(at(fixed_server).pages("data/"))

@@ -666,7 +666,7 @@ def test_an_incomplete_or_malformed_listing_raises_an_error(body: bytes) -> None
 
 
 def test_a_repeated_page_ends_a_listing_with_an_error() -> None:
-    """Without this check the listing would never end."""
+    """Otherwise, the listing would never end."""
     with replying(200, listing(item("ns/data/x"), nextPageToken="again"), JSON) as fixed_server:
         with pytest.raises(Unavailable, match="keeps returning the same page"):
             list(at(fixed_server.settings()).pages("data/"))

@@ -313,7 +313,7 @@ def test_an_incomplete_or_malformed_listing_raises_an_error() -> None:
 
 
 def test_a_repeated_page_ends_a_listing_with_an_error() -> None:
-    """Without this check the listing would never end."""
+    """Otherwise, the listing would never end."""
     more = "<IsTruncated>true</IsTruncated><NextContinuationToken>again</NextContinuationToken>"
     with replying(200, listing("ns/data/x", more=more), XML) as fixed_server:
         with pytest.raises(Unavailable, match="keeps returning the same page"):

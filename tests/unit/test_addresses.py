@@ -83,7 +83,7 @@ full_addresses = st.tuples(
 
 
 def one_by_one(namespace: Namespace, address: str, kind: AddressType) -> str | None:
-    """The key of each address: None if it is outside, `Refused` if it is a conflict."""
+    """The key of an address: None if it is outside, `Refused` if it is a conflict."""
     where, key = namespace.locate(address, kind)
     if where is Location.CONFLICT:
         raise Refused(address)
@@ -292,8 +292,8 @@ def test_a_full_address_stops_the_mark_only_if_lakefs_may_read_it_as_another_key
 ) -> None:
     """lakeFS reads a full address as a URL: `a%20b` is the key `a b`, `a?x` is `a`, and `a%2Fb` is left as it is.
 
-    If its text were taken for the key, the live object would be garbage. A relative address is the key itself, and so
-    is the address in a response of the server, which has already resolved it.
+    If the text of the address were taken for the key, the live object would be garbage. A relative address is the key
+    itself, and so is the address in a response of the server, which has already resolved it.
     """
     full, kind = f"{namespace.uri}/{key}", AddressType.FULL
 
@@ -310,7 +310,7 @@ def test_a_full_address_stops_the_mark_only_if_lakefs_may_read_it_as_another_key
 
 
 def readings(address: str) -> set[str]:
-    """A full address, read as a URL, as `<bucket>/<key>`: once with its path as it stands and once decoded. lakeFS
+    """A full address, read as a URL, as `<bucket>/<key>`: once with its path as written and once decoded. lakeFS
     takes one of them."""
     authority, slash, path = address.split("://", 1)[1].partition("?")[0].partition("/")
     return {f"{authority.rpartition('@')[2]}{slash}{form}" for form in (path, unquote(path))}

@@ -168,7 +168,7 @@ def test_the_verdict_for_a_head_without_a_rule_names_its_branch() -> None:
 
 @pytest.mark.parametrize("now", [None, Rules(20, {"dev": 7}), Rules(21)])
 def test_rules_that_changed_during_a_mark_stop_the_mark(now: Rules | None) -> None:
-    """The mark would retain commits by outdated rules."""
+    """Otherwise, the mark would retain commits by outdated rules."""
     with pytest.raises(Refused, match=r"retention rules of lake were changed") as refused:
         check_rules(run_with(SimpleNamespace(rules={"lake": now}.__getitem__)))
     assert refused.value.invariant == 7

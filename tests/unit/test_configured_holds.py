@@ -110,7 +110,7 @@ def test_different_holds_with_the_same_id_are_refused() -> None:
 
 
 def test_holds_from_the_settings_are_not_recorded_as_part_of_the_signed_file() -> None:
-    """If they were, they would seem to be missing from the file whenever it is signed again."""
+    """Otherwise, they would seem to be missing from the file whenever it is signed again."""
     combined = replace(in_file(RELEASES), number=4).with_configured(parse(LEGAL), "holds.yaml")
 
     record = SimpleNamespace(holds=combined.record_fields())

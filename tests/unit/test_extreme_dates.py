@@ -158,8 +158,8 @@ def every_minute(start: datetime, hours: int) -> Iterator[datetime]:
 def test_a_repository_is_due_once_on_a_day_on_which_clocks_change(
     day: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Cron schedules are in UTC, so that no night has an hour twice, or lacks one, whatever time zone a tick is given
-    in."""
+    """Cron schedules are in UTC, so no night has an hour twice or lacks one, whatever time zone the time of a tick is
+    given in."""
     monkeypatch.setenv("LAKEGC_MARK_CRON", "30 1 * * *")
     minutes = [
         minute for minute in every_minute(day, 4) if is_due("lake", minute.astimezone(ZoneInfo("Europe/Berlin")))

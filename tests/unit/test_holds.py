@@ -123,7 +123,7 @@ paths = st.lists(st.sampled_from("ab/dt?é"), max_size=6).map("".join) | st.samp
 @example("ab*", [b"a", b"ab"])
 @example("ab*", [b"abc"])
 def test_a_range_with_a_path_on_hold_is_always_read(pattern: str, there: list[bytes]) -> None:
-    """If it were skipped because of its first and last key, every path on hold in it would be lost."""
+    """If the range were skipped because of its first and last key, every path on hold in it would be lost."""
     holds = PathHolds.of([PathHold(id="h", paths=pattern, **WHOSE)])
     matching = [place for _, places in holds.matching(there) for place in places]
 

@@ -60,7 +60,7 @@ FIRST_SLICE = datetime(2022, 1, 1, tzinfo=UTC)
     ],
 )  # fmt: skip
 def test_a_folder_that_is_not_a_slice_is_always_listed(name: str) -> None:
-    """The name of such a folder doesn't tell when it was opened. Neither does that of a folder older than slices."""
+    """The name of such a folder doesn't tell when it was opened. Nor does the name of a folder older than slices."""
     assert slice_opened_at(name) is None
     assert may_have_changed(name, NOW)
 

@@ -168,7 +168,7 @@ def test_an_altered_inventory_is_refused(tmp_path: Path, harm: Any, words: str) 
     ],
 )
 def test_an_incomplete_or_ambiguous_csv_file_raises_an_error(tmp_path: Path, text: str, words: str) -> None:
-    """A missing column or value, or an ambiguous one, is an error that names the file."""
+    """The error names the file."""
     (tmp_path / "list.csv").write_text(text)
 
     with pytest.raises(DamagedData, match=f"list.csv.*({words})"):

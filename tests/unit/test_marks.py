@@ -289,7 +289,7 @@ def test_a_record_is_read_back_as_written(changes: dict[str, Any]) -> None:
 
 
 def test_a_value_that_json_cannot_hold_is_refused_when_it_is_written() -> None:
-    """If it were written, the record could not be read later."""
+    """Otherwise, the record could not be read later."""
     with pytest.raises(TypeError, match="can't be stored in a record"):
         record(counts={"expired": object()}).to_json()
 

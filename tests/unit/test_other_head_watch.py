@@ -11,7 +11,7 @@ PAUSE = 5.0
 
 
 def test_delays_caused_by_failures_add_up_over_the_turns_of_a_cycle() -> None:
-    """If they didn't, each of many turns could delay the last repositories by a minute while objects are deleted."""
+    """Otherwise, each of many turns could delay the last repositories by a minute while objects are deleted."""
     time = FailureTime()
     time.succeeded(100 - PAUSE, 100, cycle_is_over=True)
     time.succeeded(145 - PAUSE, 146, cycle_is_over=False)  # 40 seconds after the turn could have begun

@@ -59,7 +59,7 @@ def test_a_process_id_that_is_reused_belongs_to_another_process(own_process: Pro
 def test_a_process_on_another_machine_or_in_another_container_is_not_known_to_be_dead(
     own_process: ProcessIdentity, change: dict[str, str]
 ) -> None:
-    """An id that isn't in use on this machine may belong to a live process on the other one."""
+    """An id that isn't in use on this machine may belong to a live process on another one."""
     assert not is_known_dead(replace(own_process, pid=2**22 + 1, **change))  # type: ignore[arg-type]
     assert is_known_dead(replace(own_process, pid=2**22 + 1))
 

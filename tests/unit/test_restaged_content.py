@@ -166,8 +166,8 @@ def probe_results(server: Branches, requested: Sequence[dict[str, Any]]) -> list
 
 
 def test_a_branch_deleted_while_it_is_probed_serves_nothing() -> None:
-    """A second listing of branches doesn't have it. Its remaining probes are dropped; those of all other branches are
-    still sent."""
+    """A second listing of branches doesn't contain the branch. Its remaining probes are dropped; those of all other
+    branches are still sent."""
     server = Branches({"a": {"p": address(1)}, "c": {"p": address(3)}})
     requested = [
         *rows("a", ["p"]),

@@ -263,7 +263,7 @@ def test_now_is_rounded_down_to_the_second(fraction: timedelta) -> None:
 
 
 def test_a_rule_of_zero_days_retains_the_parent_of_a_commit_dated_in_the_future() -> None:
-    """With 0 days a parent is retained while its child's date lies ahead of now."""
+    """With 0 days, a parent is retained while its child's date is in the future."""
     commits = [
         commit("a", created=march(1)),
         commit("b", "a", created=NOW + SECOND),
@@ -299,7 +299,7 @@ both_ways = pytest.mark.parametrize("rules", [Rules(7), None], ids=["rules", "no
 
 @both_ways
 def test_a_head_missing_from_the_graph_raises_an_error(rules: Rules | None) -> None:
-    """The error names branch and commit. Without it, the live set would be too small."""
+    """The error names branch and commit. If the head were ignored, the live set would be too small."""
     with pytest.raises(DamagedData, match=r"(?s)'topic'.*c9") as raised:
         commit_verdicts([commit("a")], {"main": "a", "topic": "c9"}, rules, now=NOW)
 
@@ -327,7 +327,7 @@ def test_a_cycle_of_parents_raises_an_error(rules: Rules | None, ring: list[str]
 
 
 def test_two_commits_with_the_same_id_raise_an_error() -> None:
-    """A commit that is given twice is no error."""
+    """The same commit may be given twice."""
     same, other = commit("a", created=march(1)), commit("a", created=march(2))
 
     assert retained([same, commit("a", created=march(1))], {"main": "a"}, Rules(1)) == {"a"}

@@ -337,6 +337,6 @@ def test_a_mark_without_objects_in_quarantine_has_nothing_to_purge() -> None:
 
 
 def test_the_record_on_which_the_cases_are_built_is_intact() -> None:
-    """If it weren't, the marks in the cases above would be kept for a different reason."""
+    """Otherwise, the marks in the cases above would be kept for a different reason."""
     assert can_be_base(OLD)
     assert OLD.digest == digest_of(OLD)

@@ -130,7 +130,7 @@ def test_a_transient_error_can_be_pickled() -> None:
 
 @pytest.mark.parametrize("refused", [AlreadyExists("there"), Changed("changed")])
 def test_a_conditional_write_whose_response_was_lost_is_recognized_by_its_bytes(refused: Unavailable) -> None:
-    """If it weren't recognized, a run that holds the lease would lock itself out."""
+    """Otherwise, a run that holds the lease would lock itself out."""
     act = failing(Transient("the response was lost"), refused)
     assert write_conditionally(SOON, act, lambda: (b"mine", "tag"), b"mine") == "tag"
 

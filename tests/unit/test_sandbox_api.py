@@ -305,7 +305,7 @@ def test_an_upload_to_a_missing_branch_or_to_a_path_that_must_be_new_is_refused(
 
 
 def test_a_deleted_path_is_not_served(api: Any, tmp_path: Path) -> None:
-    """Committed and staged paths are hidden on that branch at once; deleting a path that doesn't exist is no error."""
+    """Committed and staged paths are hidden on that branch at once; deleting a path that doesn't exist succeeds."""
     for path in ("a", "b", "c", "d"):
         upload(api, tmp_path, path, path.encode())
     commit(api)

@@ -50,7 +50,7 @@ WAYS_OUT = [
 
 @pytest.mark.parametrize("key", WAYS_OUT, ids=range(len(WAYS_OUT)))
 def test_no_key_leads_out_of_the_folder(lake: SandboxRepository, sandbox: Sandbox, key: str) -> None:
-    """Reading, copying and writing such an address is refused or finds no data, in every spelling."""
+    """Reading, copying and writing such a key is refused or finds no data, in every spelling."""
     spellings = {
         "relative": (key, AddressType.RELATIVE),
         "full": (f"local://lake/{key}", AddressType.FULL),

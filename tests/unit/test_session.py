@@ -186,7 +186,7 @@ def test_a_resource_starts_no_jvm_until_its_session_is_used(sessions: dict[str, 
 def test_a_session_started_ahead_without_keep_running_is_stopped_by_its_resource(
     sessions: dict[str, Any],
 ) -> None:
-    """If it weren't stopped, its last tasks could delete objects after the process has ended."""
+    """Otherwise, the last tasks of the session could delete objects after the process has ended."""
     assert (sessions["started ahead"], sessions["third stopped"]) == (True, True)
 
 

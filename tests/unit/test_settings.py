@@ -242,14 +242,14 @@ def test_an_unknown_option_is_refused(home: Path) -> None:
     ],
 )
 def test_a_misspelled_environment_variable_is_refused_with_the_closest_name(home: Path, name: str, meant: str) -> None:
-    """If it were ignored, a backup or a minimum age that somebody relies on would not apply."""
+    """Otherwise, a backup or a minimum age that somebody relies on would not apply."""
     with pytest.raises(WrongUsage, match=f"variable {name} is not a lakegc setting. Did you mean {meant}\\?"):
         Settings.load({name: "72h", "LAKEGC_MIN_AGE": "48h", "PATH": "/bin"}, home)
 
 
 @pytest.mark.parametrize(("old", "new"), RENAMED.items())
 def test_a_renamed_setting_is_refused_with_its_new_name(home: Path, old: str, new: str) -> None:
-    """If it were ignored, a bound that somebody relies on would silently return to its default. Setting both names is
+    """Otherwise, a bound that somebody relies on would silently return to its default. Setting both names is
     also refused."""
     before, now = f"LAKEGC_{old.upper()}", f"LAKEGC_{new.upper()}"
 

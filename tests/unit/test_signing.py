@@ -226,7 +226,7 @@ def test_the_error_about_a_malformed_key_does_not_show_it(text: str) -> None:
 
 
 def test_an_empty_key_raises_an_error(tmp_path: Path) -> None:
-    """If it were accepted, a secret that failed to arrive would switch signing off."""
+    """Otherwise, a secret that failed to arrive would switch signing off."""
     with pytest.raises(WrongUsage, match="LAKEGC_SIGNING_KEY is empty"):
         Settings.load({"LAKEGC_SIGNING_KEY": " "}, tmp_path)
     with pytest.raises(WrongUsage, match="also set LAKEGC_SIGNING_KEY"):

@@ -362,7 +362,7 @@ BROKEN_METADATA = {
 
 @pytest.mark.parametrize(("read", "data"), BROKEN_METADATA.values(), ids=BROKEN_METADATA.keys())
 def test_broken_metadata_raises_an_error(read: Callable[..., Any], data: bytes) -> None:
-    """One bad record is enough to refuse a whole metarange or dump."""
+    """One invalid record is enough to refuse a whole metarange or dump."""
     with pytest.raises(DamagedData, match=NAME):
         read(data, name=NAME)
     if read is read_ranges:
@@ -382,7 +382,7 @@ def test_intact_metadata_is_read() -> None:
 
 @pytest.mark.parametrize(("largest", "words"), [(5000, "decompresses to more than"), (30, "keys of one block")])
 def test_the_memory_used_to_read_a_table_is_bounded(largest: int, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sizes of blocks and keys are checked before these are read."""
+    """The sizes of blocks and keys are checked before they are read."""
     data = assemble([data_block(*NUMBERED[at : at + 10]) for at in range(0, 100, 10)])
     monkeypatch.setattr("spark_resources.sstable.blocks.MAX_BYTES", largest)
     with pytest.raises(DamagedData, match=words):

@@ -127,7 +127,7 @@ def test_paths_with_any_characters_are_plotted_literally() -> None:
 
 
 def test_a_plot_with_long_names_has_fewer_bars() -> None:
-    """The page therefore shows it without a click. The last bar stands for everything that isn't shown."""
+    """The page therefore shows the plot without a click. The last bar stands for everything that isn't shown."""
     rows = [expired(f"data/s/{n:03}", n + 1, path=f"{n}{'_' * 200}/x") for n in range(20)]
 
     drawn = plots(totals_of(*rows))["by_path"]
