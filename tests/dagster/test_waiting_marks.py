@@ -139,7 +139,7 @@ def swept(lake: Lake) -> None:
         (lambda lake: lake.add_mark(repository_created=lake.finished), False),
         (lambda _: None, False),
     ],
-    ids=["approved", "revoked", "expired", "swept", "empty", "of a deleted repository", "missing"],
+    ids=["approved", "revoked", "approval expired", "swept", "empty", "of a deleted repository", "missing"],
 )
 def test_only_marks_that_still_wait_for_an_approval_are_reported(
     watched: Watched, prepare: Callable[[Lake], object], reported: bool

@@ -195,7 +195,7 @@ def test_a_key_that_xml_cannot_represent_is_deleted_in_a_request_of_its_own(tmp_
         b"",
         b"<DeleteResult><Error><Code>InternalError</Code></Error><Deleted/></DeleteResult>",
     ],
-    ids=["cut off", "a proxy's", "empty", "of no key"],
+    ids=["truncated", "from a proxy", "empty", "for no key"],
 )
 def test_a_batch_with_unreadable_responses_is_retried_and_then_each_of_its_keys_fails(body: bytes) -> None:
     """The response is truncated or doesn't come from the store. The sweep continues."""

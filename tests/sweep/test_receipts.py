@@ -94,7 +94,7 @@ def test_only_files_named_like_receipts_are_read(receipts: Receipts) -> None:
         ("0001/a.1.receipt.parquet", parquet_bytes(intents("a"))),
         ("0001/a.1.intent.parquet", parquet_bytes(pa.table({"key": ["a"]}))),
     ],
-    ids=["fewer rows", "cut off", "empty", "an intent", "another column"],
+    ids=["fewer rows", "truncated", "empty", "an intent", "another column"],
 )
 def test_a_damaged_receipt_or_intent_raises_an_error_that_names_it(receipts: Receipts, name: str, data: bytes) -> None:
     """A damaged file never counts as a missing one."""
