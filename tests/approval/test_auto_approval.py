@@ -308,7 +308,7 @@ def test_a_mark_whose_announcement_was_revoked_is_never_announced_again(fleet: F
 
 
 def test_a_policy_never_approves_a_mark_whose_approval_was_revoked(fleet: Fleet) -> None:
-    """This holds even if the announcement, which records the revocation, is deleted."""
+    """The policy doesn't even if the announcement, which records the revocation, is deleted."""
     fleet.approve()
     fleet.lake.revoke()
     assert "revoked the announcement" in fleet.tick().sentence
@@ -371,7 +371,7 @@ def test_an_announcement_cannot_be_revoked_once_the_sweep_has_begun(fleet: Fleet
 
 
 def test_a_sweep_is_refused_if_the_announcement_was_revoked_or_removed(fleet: Fleet) -> None:
-    """This holds even if the process that approved the mark was killed before it noticed."""
+    """The sweep is refused even if the process that approved the mark was killed before it noticed."""
     fleet.approve()
     data = fleet.file.read_bytes()
     withdraw_announcement(fleet.lake.place, "m1", digest="", who="Grace", now=fleet.lake.now)

@@ -119,7 +119,7 @@ def test_an_approval_that_an_earlier_version_reported_under_another_partition_ke
 def test_a_failing_repository_does_not_hold_up_the_others(
     daemon: Daemon, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its error is reported. A bug fails the tick, but only after all other repositories."""
+    """The repository's error is reported. A bug fails the tick, but only after all other repositories."""
     damaged = lake.sandbox.create(f"{lake.name}-damaged").id
     (lake.sandbox.local_path / damaged / "_lakefs/retention/gc/lakegc/m1").mkdir(parents=True)
     (lake.sandbox.local_path / damaged / "_lakefs/retention/gc/lakegc/m1/mark.json").write_bytes(b"{")

@@ -74,7 +74,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
 
 
 def test_the_demo_expires_the_six_objects_of_the_documented_example(demo: Demo) -> None:
-    """These are five versions of a file that was overwritten again and again, and a file that was deleted on dev."""
+    """The objects are five versions of a file that was overwritten repeatedly, and a file that was deleted on dev."""
     assert demo.done.returncode == 0, demo.done.stderr
     paths = sorted(row[0] for row in demo.table("Expired objects"))
     addresses = [row[3] for row in demo.table("Expired objects")]

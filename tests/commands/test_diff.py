@@ -129,7 +129,7 @@ def test_the_list_of_a_diff_has_one_line_for_each_changed_object(
 
 
 def test_marks_that_cannot_be_compared_are_refused(lakegc: Lakegc, sandbox: Sandbox, name: str, two: Place) -> None:
-    """These are the later mark given first, a mark that doesn't exist, and marks of two repositories with the same
+    """Refused are the later mark given first, a mark that doesn't exist, and marks of two repositories with the same
     name (deleted and recreated)."""
     reviewable(two, [], "m0", repository_created=START - timedelta(days=200))
 

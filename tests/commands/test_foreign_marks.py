@@ -197,7 +197,7 @@ def test_an_unknown_foreign_mark_is_refused(lakegc: Lakegc, sandbox: Sandbox, la
 def test_an_unfinished_mark_of_lakegc_is_not_taken_for_a_foreign_one(
     lakegc: Lakegc, sandbox: Sandbox, lake: str
 ) -> None:
-    """It has a folder among lakegc's own marks, although its other files have the reference collector's layout."""
+    """The mark has a folder of lakegc's, although its other files have the reference collector's layout."""
     place = place_of(sandbox, lake)
     leave(place, "unified", "m1", ["data/s1/a"], summary_file=summary(1))
     place.store().write(f"{GC}lakegc/m1/namespace_slices/part-0.parquet", b"")

@@ -39,7 +39,7 @@ def texts(value: Any) -> list[str]:
 
 
 def test_the_lakefs_policies_have_exactly_the_actions_that_lakegc_needs() -> None:
-    """These are the actions that the error of each request names, and those that the doctor checks."""
+    """lakegc needs the actions that the errors of requests name, and those that the doctor checks."""
     statements = [statement for policy in documented_policies("lakeFS") for statement in policy["statement"]]
     granted = [action for statement in statements for action in texts(statement["action"])]
     modules = (ROOT / "spark_resources" / "lakefs").glob("*.py")

@@ -104,7 +104,7 @@ def test_a_lakefs_uri_is_read_as_a_path(asked: Asked) -> None:
 
 
 def test_an_address_is_explained_with_its_paths_and_commits(asked: Asked) -> None:
-    """This also applies to its full URI."""
+    """The address may also be given as a full URI."""
     row = asked.row(asked.addresses["second"])
     assert [(commit["path"], commit["message"]) for commit in row["commits"]] == [("a", "second")]
     assert row == asked.row(f"local://{asked.repository}/{asked.addresses['second']}")

@@ -309,7 +309,7 @@ def test_listed_times_keep_their_microseconds_and_time_zone(micro: int) -> None:
 def test_csv_quotes_cells_that_a_spreadsheet_would_execute(
     lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place, begin: str
 ) -> None:
-    """This applies to addresses and paths; the rest of the cell is unchanged."""
+    """Addresses and paths are quoted; the rest of the cell is unchanged."""
     reviewable(place, tables([expired(f"{begin}1+1", path=f"{begin}cmd|' /C calc'!A0")]))
 
     text = lakegc.output(sandbox.settings, "review", name, "--list", "--format", "csv")

@@ -263,7 +263,7 @@ def test_a_failing_repository_does_not_hold_up_other_sweeps(watched: Watched) ->
 
 
 def test_a_repository_that_cannot_be_read_now_is_checked_again_by_a_later_tick(watched: Watched) -> None:
-    """Its failed sweep isn't forgotten."""
+    """The failed sweep isn't forgotten."""
     watched.fail()
     watched.lake.sandbox.fail(watched.lake.name, 503)
     try:

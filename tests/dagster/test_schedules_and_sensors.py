@@ -394,8 +394,8 @@ def test_the_runs_of_every_valid_partition_are_tagged_with_their_repository(job:
 
 @pytest.mark.parametrize("keys", [("lake:m1", "lake:m2"), ("lake|m1", "lake|m2"), ("lake|m1", "lake:m2")])
 def test_a_sensor_without_a_cursor_does_not_request_earlier_sweeps_again(keys: tuple[str, str]) -> None:
-    """This happens after an upgrade that renames the code location. Approvals up to the last requested one count as
-    done, including those under the partition keys of earlier versions. A later one is swept under its own key."""
+    """The cursor is lost after an upgrade that renames the code location. Approvals up to the last requested one count
+    as done, including those under the partition keys of earlier versions. A later one is swept under its own key."""
     with dg.DagsterInstance.ephemeral() as instance:
         assert last_requested(instance) is None
         first, second = (reported_approval(instance, key) for key in keys)
@@ -435,7 +435,7 @@ def test_the_sensor_marks_a_new_repository_once(night: Night) -> None:
 
 
 def test_a_recreated_repository_is_marked_as_a_new_one(night: Night) -> None:
-    """Its creation date distinguishes it from the earlier repository of the same name."""
+    """The creation date distinguishes the repository from the earlier repository of the same name."""
     requests, _, cursor = night.evaluate_sensor()
     [old] = [key for key in json.loads(cursor) if key.startswith("lake-a@")]
     before = json.dumps([key for key in json.loads(cursor) if key != old] + ["lake-a@2020-01-01T00:00:00+00:00"])

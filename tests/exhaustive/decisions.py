@@ -206,7 +206,7 @@ class Retention:
         return self.names.numbers(commits), self._watch(watch._replace(branches=branches), newly)
 
     def _by_dump(self, watch: Watch, dumped: frozenset[int]) -> tuple[frozenset[int], Watch]:
-        """The same, by a new dump of all commits."""
+        """The newly retained commits, by a new dump of all commits, and the state of the watch afterwards."""
         newly = self._newly(watch)
         commits = newly.commits_of(self.names.graph(dumped))
         newly.add(newly.branches, commits)
@@ -261,7 +261,7 @@ def unreferenced(candidates: int, young: int, live: int, *, young_is_kept: bool 
 def unreferenced_since(
     candidates: int, young: int, live: int, *, known: int, known_live: int, compared: int, young_is_kept: bool = True
 ) -> int:
-    """The same for an incremental mark: `known` are the objects that counted as committed at its base mark."""
+    """The unreferenced candidates of an incremental mark. `known` objects counted as committed at its base mark."""
     inputs = {
         **_listed(candidates, young),
         garbage.COMMITTED: _rows(live),

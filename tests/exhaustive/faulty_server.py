@@ -66,7 +66,7 @@ def part_of(step: str, question: Question) -> Asked | None:
 
 
 def asked_over_http(method: str, path: str, query: Mapping[str, str]) -> Asked | None:
-    """The same for a request of lakegc."""
+    """The model's request that a request of lakegc stands for; None for any other."""
     match = re.fullmatch(r"/api/v1/repositories/(\w+)/(.*)", path)
     if match is None or match[1] not in REPOSITORIES:
         return None

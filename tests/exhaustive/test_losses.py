@@ -20,7 +20,7 @@ OVERLAPPING = [safeguard for safeguard in SAFEGUARDS if safeguard.overlap]
 @pytest.mark.parametrize("mark", ["full", "incremental"])
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_nothing_is_lost_by_one_operation_and_one_fault(name: str, mark: str) -> None:
-    """They may happen at any moment of a mark, its approval and a sweep. `tests.exhaustive.explore` tries more of
+    """Both may happen at any moment of a mark, its approval and a sweep. `tests.exhaustive.explore` tries more of
     both."""
     result = Exploration(SCENARIOS[name], Scope(1, 1, mark)).run()
 

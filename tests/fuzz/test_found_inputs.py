@@ -58,7 +58,7 @@ def test_a_listing_in_an_unknown_encoding_or_with_a_negative_size_is_refused(
 
 
 def test_the_parser_of_azure_listings_raises_a_lookup_error_for_an_unknown_encoding() -> None:
-    """Its caller reports the error as an invalid listing response."""
+    """The parser's caller reports this error as an invalid listing response."""
     with pytest.raises(LookupError):
         parse_azure_listing(b'<?xml version="1.0" encoding="utf-9"?><a/>')
 

@@ -28,7 +28,7 @@ def test_intact_inputs_are_read(target: str, kind: Kind) -> None:
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_changed_inputs_are_read_or_refused_with_a_message(name: str) -> None:
-    """They never raise a different exception, and never give a value that contradicts itself."""
+    """No changed input raises a different exception, or gives a value that contradicts itself."""
     target, random = TARGETS[name], Random(1)
     seeds = target.seeds()
     for _ in range(CHANGES.get(name, DEFAULT)):

@@ -168,7 +168,7 @@ def counts(mark: Marked) -> dict[str, int]:
 
 @pytest.mark.timeout(0)  # as long as the number of pairs takes
 def test_an_incremental_mark_expires_exactly_what_a_full_mark_expires(capsys: pytest.CaptureFixture[str]) -> None:
-    """This holds whatever happened since the base mark.
+    """The two sets are equal whatever happened since the base mark.
 
     apache/iceberg#13568
     """

@@ -76,7 +76,7 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
 
 
 def test_objects_of_a_dropped_hold_expire_in_the_next_incremental_mark(lake: Lake) -> None:
-    """They expire even if nothing else has changed.
+    """The objects expire even if nothing else has changed.
 
     apache/hudi#10651, lance-format/lance#8705
     """

@@ -175,7 +175,7 @@ def test_an_object_whose_source_path_is_deleted_stays_live_because_of_its_shallo
 
 
 def test_staged_addresses_are_read_before_commits_and_once_more_at_the_end(quiet: Quiet) -> None:
-    """They are read after the listing and before any commit, twice, and once more after all commits.
+    """Staged addresses are read after the listing and before any commit, twice, and once more after all commits.
 
     treeverse/lakeFS: design/accepted/gc_plus/uncommitted-gc.md
     """
@@ -277,7 +277,7 @@ def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Busy]:
 
 
 def test_objects_of_a_commit_created_between_the_servers_list_and_the_walk_are_live(busy: Busy) -> None:
-    """It is created after the list of commits was written, and before the commits are walked.
+    """The commit is created after the list of commits was written, and before the commits are walked.
 
     treeverse/lakeFS#8282, treeverse/lakeFS#8261
     """
@@ -287,7 +287,7 @@ def test_objects_of_a_commit_created_between_the_servers_list_and_the_walk_are_l
 
 
 def test_a_moved_object_that_is_on_no_list_is_live_because_of_its_commit(busy: Busy) -> None:
-    """Its shallow copy is made behind the cursor, its source is deleted ahead of the cursor, and then it is committed.
+    """A shallow copy is made behind the cursor, the source is deleted ahead of the cursor, and the copy is committed.
     Commits are read after staged addresses.
 
     treeverse/lakeFS#5088
@@ -360,7 +360,7 @@ def test_commits_of_an_unknown_version_stop_the_mark() -> None:
 
 
 def test_ages_are_measured_by_the_stores_clock(tmp_path: Path) -> None:
-    """This is the clock that dates objects, unlike the server's or this machine's.
+    """The store's clock is the one that dates objects, unlike the server's or this machine's.
 
     earth-mover/icechunk#2310
     """

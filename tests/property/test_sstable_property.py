@@ -215,7 +215,7 @@ def test_decoders_agree_on_any_changed_table(case: Any, data: st.DataObject) -> 
 @given(ENTRIES.filter(bool), st.data())
 @settings(deadline=None)
 def test_decoders_agree_on_any_changed_range(entries: list[Entry], data: st.DataObject) -> None:
-    """These are ranges as they are usually written: compressed, with shared prefixes and all fields."""
+    """The ranges are like those that are usually written: compressed, with shared prefixes and all fields."""
     table = write_range(entries).data
     where = data.draw(st.sampled_from(all_blocks(table)))
     changed = bytearray(table)

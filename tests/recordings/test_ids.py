@@ -109,7 +109,7 @@ def test_the_content_of_every_recorded_commit_hashes_to_its_id(recording: Path) 
 
 
 def test_a_dump_has_the_branches_and_tags_that_the_api_lists(recording: Path) -> None:
-    """Their commits are the same, too."""
+    """The commits of the branches and tags are also compared."""
     tables = dict(_tables(recording))
     branches = {
         b.id: b.commit_id for n, d in tables.items() if _is(d, "ranges", "branch") for b in read_branches(d, name=n)
@@ -168,7 +168,7 @@ def test_a_recorded_table_without_compressed_blocks_exists() -> None:
 
 
 def test_rewritten_dumps_of_refs_have_the_recorded_ids(recording: Path) -> None:
-    """These are the ids that the server announced. They are compared only if they don't depend on the compressor."""
+    """The server announced the ids. An id is compared only if it doesn't depend on the compressor."""
     tables = dict(_tables(recording))
     announced = json.loads((recording / "api" / "refs_dump.json").read_text())["body"]
     branches = [b for n, d in tables.items() if _is(d, "ranges", "branch") for b in read_branches(d, name=n)]

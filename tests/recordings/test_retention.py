@@ -169,7 +169,7 @@ def test_the_server_and_the_graph_name_the_same_metaranges(history: History) -> 
 
 
 def test_exactly_the_documented_commits_are_retained_in_the_documented_example() -> None:
-    """These are 03-09, 03-12, 03-18, the merge and 03-26 on main, and 03-23 on dev."""
+    """The commits are 03-09, 03-12, 03-18, the merge and 03-26 on main, and 03-23 on dev."""
     history = project_recording("worked-example")
     expected = {"2022-03-09", "2022-03-12", "2022-03-18", "merge dev", "2022-03-26", "d: 2022-03-23"}
 

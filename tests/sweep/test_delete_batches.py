@@ -96,7 +96,7 @@ def test_each_key_of_a_batch_gets_its_own_result(tmp_path: Path) -> None:
 
 
 def test_without_batches_every_key_is_checked_before_it_is_sent(tmp_path: Path) -> None:
-    """That the store accepts no batches may only turn out during a batch."""
+    """A batch may be the first to show that the store accepts no batches."""
     checks: list[int] = []
 
     class Single(Troubled):

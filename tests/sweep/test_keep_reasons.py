@@ -167,7 +167,7 @@ def with_holds(lake: Lake, **prefixes: str) -> dict[str, str]:
 
 
 def test_a_hold_in_the_settings_keeps_its_objects_out_of_the_expired_set(lake: Lake) -> None:
-    """It applies in addition to the namespace's own holds."""
+    """Holds in the settings apply in addition to the namespace's own."""
     put_on_hold(lake)
     marked = Marker().mark(with_holds(lake, free=lake.free), "lake", "m1", ANY_AGE)
 

@@ -113,7 +113,7 @@ def test_a_sweep_with_the_credentials_of_a_mark_deletes_no_object(runs: Runs) ->
 
 
 def test_a_sweep_needs_only_the_documented_permissions(runs: Runs) -> None:
-    """It also deletes legacy objects at the root, but writes no object."""
+    """The sweep also deletes legacy objects at the root, but writes no object."""
     assert runs.enforced["sweep m1"].refused == set()
     assert runs.left["sweep m1"] == set()
     assert runs.states["sweep m1"] is MarkState.SWEPT

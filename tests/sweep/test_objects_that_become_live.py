@@ -343,8 +343,8 @@ def test_a_commit_made_in_another_repository_before_a_round_loses_no_objects_alt
 def test_all_other_repositories_are_listed_before_the_first_delete(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This holds even if repositories take turns. The last one takes in objects after the re-verification listed its
-    tables."""
+    """They are listed even if repositories take turns. The last one takes in objects after the re-verification listed
+    its tables."""
     monkeypatch.setattr(other_head_watch, "REPOSITORIES_PER_TURN", 1)
     lake, others = sandbox.create("lake"), [sandbox.create(f"other-{number}") for number in range(3)]
     entries = [lake.put("main", f"old/{number}", b"x") for number in range(5)]

@@ -167,7 +167,7 @@ def test_content_that_is_re_staged_on_one_of_many_branches_is_live(
 def test_a_sweep_reuses_what_its_mark_recorded_about_metaranges_and_ranges(
     sandbox: Sandbox, server: TamperingProxy, lake: SandboxRepository
 ) -> None:
-    """It reads only those of new commits, and probes paths at old and at new heads."""
+    """The sweep reads only those of new commits, and probes paths at old and at new heads."""
     at_old_head, at_new_head, free = unstaged(lake, b"four"), unstaged(lake, b"FOUR"), unstaged(lake, b"5 5 5")
     known = settings(sandbox, server)
     Marker().mark(known, "lake", "m1", ANY_AGE)

@@ -58,7 +58,7 @@ def test_a_sweep_resumes_only_with_the_approved_set(lake: Lake) -> None:
 
 
 def test_a_sweep_that_a_sensor_restarted_is_refused_once_its_approval_has_expired(lake: Lake) -> None:
-    """Its run may have been queued for days. A person may still resume the sweep."""
+    """The run may have been queued for days. A person may still resume the sweep."""
     lake.add_mark()
     approval = lake.approve()
     Mark.open(lake.place, "m1").move_to(MarkState.SWEEPING)

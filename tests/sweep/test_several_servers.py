@@ -196,7 +196,7 @@ def test_a_release_of_one_server_does_not_cover_another(servers: Servers, tmp_pa
 
 
 def test_a_mark_whose_servers_change_before_it_is_finished_is_refused(servers: Servers, tmp_path: Path) -> None:
-    """It would have read the staged changes of a server's repositories, but not their commits."""
+    """The mark would have read the staged changes of a server's repositories, but not their commits."""
     with Sandbox(tmp_path / "test") as test:
         three = fleet_of(tmp_path / "three.toml", prod=servers.prod, lab=servers.lab, test=test)
         Marker().steps(three, "prod/lake", "m1", ANY_AGE, ["namespace_slices", "uncommitted_addresses"])

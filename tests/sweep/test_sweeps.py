@@ -187,7 +187,7 @@ def test_purge_restores_quarantined_objects_that_are_live_again(
 
 
 def test_a_mark_with_an_empty_expired_set_is_swept_successfully(lakegc: Lakegc, sandbox: Sandbox) -> None:
-    """It can be approved, and its sweep deletes nothing."""
+    """The mark can be approved, and its sweep deletes nothing."""
     empty = sandbox.create("nothing-to-do")
     empty.put("main", "a", b"a")
     marked_and_approved(lakegc, sandbox, empty)

@@ -227,7 +227,7 @@ def test_a_table_without_a_valid_note_is_read_and_the_objects_to_which_it_refers
 
 
 def test_a_forged_note_counts_only_if_it_is_signed_with_the_key(fleet: Fleet) -> None:
-    """This shows that the forged notes in the tests above would do harm if they counted."""
+    """Signed with the key, a forged note causes a loss, as those in the tests above would if they counted."""
     fleet.mark("third")
     place = fleet.place("third")
     write_table_notes(place, [claim_nothing(fleet, place, "_lakefs/retention/gc/lakegc/m1/claimed/")])
@@ -300,7 +300,7 @@ def test_each_table_is_noted_once_in_merged_notes_and_removed_tables_are_left_ou
 
 
 def test_a_resumed_mark_writes_its_notes_again(fleet: Fleet) -> None:
-    """Its first attempt had already merged notes into its folder."""
+    """The first attempt had already merged notes into the mark's folder."""
     for number in range(MAX_DATASETS):
         add_object(fleet.other, f"new {number}")
         fleet.mark("third", f"m{number}")

@@ -70,7 +70,7 @@ def test_keys_deleted_before_a_crash_are_recorded_as_deleted(task: Task) -> None
 
 
 def test_a_second_attempt_skips_keys_with_receipts(task: Task) -> None:
-    """It neither deletes these keys nor counts them again."""
+    """Keys with receipts are neither deleted nor counted again."""
     rows = task.write("a", "b")
     task.run(rows.slice(0, 1), task.config())
     task.store.write("data/s/a", b"new")
@@ -336,7 +336,7 @@ def receipt_code(task: Task, round_number: int) -> str:
 
 @pytest.mark.parametrize("there", [None, b"something else"])
 def test_undo_fails_for_an_object_whose_quarantined_copy_is_lost(task: Task, there: bytes | None) -> None:
-    """It doesn't matter whether a different object has its key."""
+    """The undo fails whether or not a different object has the key."""
     rows = task.write("a")
     task.store.delete_many(["data/s/a"])
     if there is not None:
