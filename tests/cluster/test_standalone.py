@@ -14,7 +14,8 @@ import pytest
 
 from spark_resources.lakefs_sandbox import Sandbox, StorePlace
 from spark_resources.mark_store.mark import Mark
-from tests.support.mark_runs import Marked, Sweeper, later, target_of
+from tests.support.clocks import later
+from tests.support.mark_runs import Marked, Sweeper, target_of
 from tests.support.s3_servers import SeaweedFS
 from tests.support.spark_standalone import Cluster, cluster
 from tests.support.store_proxy import Fault, StoreProxy, store_proxy

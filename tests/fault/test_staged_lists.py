@@ -21,7 +21,8 @@ from spark_resources.lakefs_sandbox import Sandbox, StorePlace
 from spark_resources.lakefs_sandbox.repository import SandboxRepository
 from spark_resources.stores.base import Store
 from tests.support.azurite import Azurite
-from tests.support.mark_runs import Marked, Marker, Sweeper, later, target_of
+from tests.support.clocks import later
+from tests.support.mark_runs import Marked, Marker, Sweeper, target_of
 from tests.support.messages import on_first_message
 from tests.support.s3_servers import SeaweedFS
 

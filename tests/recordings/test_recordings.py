@@ -137,7 +137,7 @@ def test_what_if_expires_exactly_what_the_oracle_expires_in_every_variant(
     assert by_branch == Counter((row["branch"], row["commit_id"] is not None) for row in expired_rows)
 
 
-@pytest.mark.parametrize("recording", ALL[-2:], ids=lambda recording: str(recording.name))
+@pytest.mark.parametrize("recording", ALL[-1:], ids=lambda recording: str(recording.name))
 def test_the_dagster_job_expires_exactly_the_expected_objects(recording: Recording, seaweedfs: SeaweedFS) -> None:
     upload_to_s3(recording, seaweedfs.client())
     with replaying(recording) as endpoint:

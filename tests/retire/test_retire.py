@@ -33,9 +33,10 @@ from spark_resources.mark_store.mark import GC_ROOT, Mark, mark_folder, verifica
 from spark_resources.mark_store.record import StepRecord
 from spark_resources.model import MarkState
 from spark_resources.settings import Settings
+from tests.support.clocks import later
 from tests.support.finished_marks import START
 from tests.support.leases import hold_lease
-from tests.support.mark_runs import environment, later, quick_environment, target_of
+from tests.support.mark_runs import environment, quick_environment, target_of
 from tests.support.retirements import DAY, OldMarks
 
 LIMIT_S = 60

@@ -5,12 +5,11 @@ from __future__ import annotations
 import functools
 import json
 import os
-import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 from unittest import mock
@@ -48,8 +47,8 @@ from spark_resources.spark.resource import SparkResource
 from spark_resources.spark.session import SMALL_DATA_SETTINGS
 from spark_resources.spark.tasks import Tasks
 from spark_resources.stores import endpoint_to_probe
-from spark_resources.stores.base import Store
 from spark_resources.stores.probe import RECORD_KEY, recorded_capabilities
+from tests.support.clocks import later
 
 NO_HOME = Path("/nonexistent")
 _Result = TypeVar("_Result")
@@ -262,19 +261,6 @@ def few_tasks() -> Iterator[None]:
                 settings.unset(name)
             else:
                 settings.set(name, value)
-
-
-def later(store: Store, moment: datetime | None, *, by: timedelta = timedelta(0)) -> datetime:
-    """Wait until the store's clock is past `moment` by more than its resolution and `by`. Returns the time by that
-    clock.
-
-    This is needed because an approval with the same second as the end of its mark is refused.
-    """
-    limit = time.monotonic() + 30
-    while (now := store.now()) <= (moment or now - timedelta(days=1)) + store.capabilities.time_resolution + by:
-        assert time.monotonic() < limit, "the store's clock isn't moving"
-        time.sleep(min(0.05, store.capabilities.time_resolution.total_seconds()))  # the step of a poll with a limit
-    return now
 
 
 class Sweeper:

@@ -13,8 +13,9 @@ import pytest
 from lakegc_assets.approval.verify_files import forbidden_keys
 from spark_resources.lakefs_sandbox import Sandbox, SandboxRepository, StorePlace
 from spark_resources.stores import Store
+from tests.support.clocks import later
 from tests.support.command_line import Lakegc
-from tests.support.mark_runs import Marked, Sweeper, later, marked, target_of
+from tests.support.mark_runs import Marked, Sweeper, marked, target_of
 from tests.support.s3_servers import MotoServer
 
 DOTTED = {"data/s/../garbage", "data/./b", "data/s/..", ".."}

@@ -20,10 +20,10 @@ from spark_resources.lakefs_sandbox import Sandbox, StorePlace
 from spark_resources.mark_store.mark import Mark, mark_folder
 from spark_resources.model import MarkState
 from spark_resources.stores import Store
+from tests.support.clocks import wait_until_passed
 from tests.support.command_line import Lakegc, Outcome
 from tests.support.delete_refusals import AZURE, GOOGLE, S3, Batches, refusing
 from tests.support.mark_runs import ANY_AGE, Marker, Sweeper, target_of
-from tests.support.replay_server import wait_until_passed
 from tests.support.store_proxy import StoreProxy, store_proxy
 
 Request = pytest.FixtureRequest

@@ -14,10 +14,10 @@ import pytest
 from spark_resources.lakefs_sandbox import Sandbox, StorePlace
 from spark_resources.mark_store.mark import Mark
 from spark_resources.model import MarkState
+from tests.support.clocks import wait_until_passed
 from tests.support.command_line import Lakegc, Outcome
 from tests.support.delete_refusals import S3, refusing
 from tests.support.mark_runs import ANY_AGE, Marker, Sweeper, target_of
-from tests.support.replay_server import wait_until_passed
 from tests.support.s3_servers import SeaweedFS
 from tests.support.store_proxy import CustomResponse, Fault, Plan, StoreProxy, store_proxy
 from tests.sweep.test_failures import written

@@ -16,8 +16,9 @@ from spark_resources.lakefs_sandbox import Sandbox, StorePlace
 from spark_resources.mark_store.mark import Mark
 from spark_resources.model import MarkState
 from spark_resources.stores import Store
+from tests.support.clocks import later
 from tests.support.least_privilege import Enforced, s3_statements
-from tests.support.mark_runs import ANY_AGE, Marker, Sweeper, later, target_of
+from tests.support.mark_runs import ANY_AGE, Marker, Sweeper, target_of
 from tests.support.s3_servers import LIMITED, LIMITED_NAMESPACE, LIMITED_SECRET_KEY, SeaweedFS
 from tests.support.store_proxy import store_proxy
 

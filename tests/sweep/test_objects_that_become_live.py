@@ -27,7 +27,8 @@ from spark_resources.model import AddressType, Rules
 from spark_resources.sstable import Entry
 from spark_resources.stores.base import Store
 from spark_resources.stores.place import Place
-from tests.support.mark_runs import ANY_AGE, Marker, Sweeper, later, target_of
+from tests.support.clocks import later
+from tests.support.mark_runs import ANY_AGE, Marker, Sweeper, target_of
 from tests.support.messages import on_first_message
 from tests.support.tampering_proxy import tampering_proxy
 

@@ -25,7 +25,7 @@ from spark_resources.mark_store.lease import REREAD_INTERVAL_S, LeaseWatch
 from spark_resources.model import ADDRESSES
 from spark_resources.spark.datasets import parquet_bytes
 from spark_resources.stores.local.client import CLOCK_FILE
-from tests.support.mark_runs import later
+from tests.support.clocks import later
 from tests.support.sweep_tasks import SECRET, Task, task
 
 __all__ = ["task"]

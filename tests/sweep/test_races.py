@@ -27,7 +27,8 @@ from spark_resources.lakefs_sandbox.repository import SandboxRepository
 from spark_resources.model import Rules
 from spark_resources.stores.base import Store
 from tests.support.changing_repository import ProxyWithMoments, frequent_faults
-from tests.support.mark_runs import ANY_AGE, Marker, Sweeper, later, target_of
+from tests.support.clocks import later
+from tests.support.mark_runs import ANY_AGE, Marker, Sweeper, target_of
 from tests.support.replay_server import serving
 from tests.support.s3_servers import SeaweedFS
 from tests.support.store_proxy import store_proxy
