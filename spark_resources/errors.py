@@ -152,6 +152,20 @@ def shortened(text: object, length: int = 500) -> str:
     return whole if len(whole) <= length else f"{whole[:length]} …"
 
 
+def parse_problem(error: Exception) -> str:
+    """What is wrong with data that could not be parsed, in terms of the data: Python's errors often name only a key, or
+    describe the code."""
+    match error:
+        case KeyError() if error.args:
+            return f"{shortened(error.args[0], 80)!r} is missing"
+        case TypeError() | AttributeError():
+            return "a value has an unexpected type"
+        case OverflowError():
+            return "a number is out of range"
+        case _:
+            return shortened(error)
+
+
 def full_stop(text: object) -> str:
     """A text with exactly one full stop at its end."""
     return f"{str(text).rstrip('. ')}."

@@ -24,7 +24,7 @@ from spark_resources.copying.copy_log import LOGGED, CopyStatus, Log
 from spark_resources.copying.verified_copy import Copier, Copy, KeyConflict, Throttle
 from spark_resources.deleting.lookup import Lookup
 from spark_resources.deleting.sweep_task import chunks
-from spark_resources.errors import DamagedData, LakegcError, NotFound, WrongUsage, shortened
+from spark_resources.errors import DamagedData, LakegcError, NotFound, WrongUsage, parse_problem
 from spark_resources.model import RECEIPTS
 from spark_resources.records.json_records import read_json
 from spark_resources.spark.task_report import TaskReport
@@ -249,7 +249,7 @@ def properties_from_json(text: str | None, size: int, modified: datetime) -> Obj
             raise ValueError("a value isn't text")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedData(
-            f"the backup's log has invalid headers or metadata for an object ({shortened(error)}). Make a new backup, "
-            "or copy the object by hand."
+            f"the backup's log has invalid headers or metadata for an object ({parse_problem(error)}). Make a new "
+            "backup, or copy the object by hand."
         ) from error
     return ObjectProperties(size, modified, None, "", headers, metadata)

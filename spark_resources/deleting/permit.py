@@ -24,7 +24,7 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 
 from spark_resources.deleting.receipts import Receipts
-from spark_resources.errors import DamagedData, LakegcError, NotFound, Refused
+from spark_resources.errors import DamagedData, LakegcError, NotFound, Refused, parse_problem
 from spark_resources.mark_store.lease import boottime_s
 from spark_resources.model import ADDRESSES
 from spark_resources.records.json_records import check_format, parse_time, read_json
@@ -60,7 +60,7 @@ class Permit:
             return cls(parse_time(plain["until"]), tuple(map(str, plain["became_live"])), str(plain["stopped"]))
         except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise DamagedData(
-                f"{where} is not a valid permit to delete ({error}). Run the same command again."
+                f"{where} is not a valid permit to delete ({parse_problem(error)}). Run the same command again."
             ) from error
 
 

@@ -308,9 +308,14 @@ def check_range(properties: sstable.TableProperties, ref: Ref) -> None:
     if (properties.count, properties.min_key, properties.max_key) != expected:
         raise DamagedData(
             f"range {name} doesn't match the description in its metarange: {plural(properties.count, 'entry')} from "
-            f"{properties.min_key!r} to {properties.max_key!r}, expected {ref['entries']} from {ref['min_key']!r} to "
-            f"{ref['max_key']!r}. Nothing was deleted. Restore the range from a backup."
+            f"{_shown(properties.min_key)} to {_shown(properties.max_key)}, expected {ref['entries']} from "
+            f"{_shown(ref['min_key'])} to {_shown(ref['max_key'])}. Nothing was deleted. Restore the range from a "
+            "backup."
         )
+
+
+def _shown(path: bytes) -> str:
+    return repr(path.decode(errors="backslashreplace"))
 
 
 def check_all_read(report: TaskReport, *, ranges: int, entries: int) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
-from spark_resources.errors import Untrusted, shortened
+from spark_resources.errors import Untrusted, parse_problem
 
 FORMAT = 1
 MIN_BYTES = 32
@@ -99,7 +99,7 @@ class Signature:
                 raise ValueError("its HMAC is not 64 hexadecimal digits")
             return cls(str(plain["key"]), written.astimezone(UTC), plain["hmac"], int(plain["number"]))
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise Untrusted(f"{where} has an invalid signature ({shortened(error)}).") from error
+            raise Untrusted(f"{where} has an invalid signature ({parse_problem(error)}).") from error
 
 
 class Seal:

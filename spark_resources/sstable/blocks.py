@@ -315,7 +315,7 @@ def _build_table(data: bytes, index: Handle, last_blocks: tuple[Handle, ...], st
         raise InvalidTable(f"{problem}; lakegc supports types 0 (one level) and 2 (two levels)")
     order = stored.get(f"{_PREFIX}comparator", b"")
     if order != b"leveldb.BytewiseComparator":
-        raise InvalidTable(f"its keys have the unknown order {order!r}")
+        raise InvalidTable(f"its keys have the unknown order {order.decode(errors='backslashreplace')!r}")
     properties = TableProperties(
         type=text(_property(stored, "type"), "property type"),
         entity=text(stored.get("entity", b""), "property entity"),

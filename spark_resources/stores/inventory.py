@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from spark_resources.errors import DamagedData, WrongUsage, plural
+from spark_resources.errors import DamagedData, WrongUsage, parse_problem, plural
 from spark_resources.model import Namespace
 from spark_resources.records.json_records import read_json
 from spark_resources.records.parquet_files import open_parquet, parquet_batches
@@ -161,7 +161,7 @@ def _inventory_of_manifest(place: Place, key: str, location: str) -> Inventory:
         bucket = str(manifest["sourceBucket"])
     except (ValueError, KeyError, TypeError, OverflowError) as error:
         raise DamagedData(
-            f"{location} is not a valid S3 Inventory manifest ({error!r}). Use another inventory."
+            f"{location} is not a valid S3 Inventory manifest ({parse_problem(error)}). Use another inventory."
         ) from error
     if file_format not in ("CSV", "PARQUET"):
         raise WrongUsage(f"{location} is an inventory in {file_format} format. lakegc supports Parquet and CSV.")

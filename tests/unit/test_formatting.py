@@ -1,4 +1,4 @@
-"""Counts and durations, formatted for people."""
+"""Counts, durations and errors, formatted for people."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from lakegc_assets.cli.diff import differing_settings, holds_in_words
 from lakegc_assets.formatting import duration, is_or_are, plural, rules_in_words
 from lakegc_assets.mark.context import Clocks
-from spark_resources.errors import Refused, capitalized, full_stop, with_article
+from spark_resources.errors import Refused, capitalized, full_stop, parse_problem, with_article
 from spark_resources.mark_store.hold_file import BranchHold
 from spark_resources.model import Rules
 from tests.support.finished_marks import finished_record
@@ -75,3 +75,17 @@ def test_a_sentence_that_begins_with_a_name_keeps_the_case_of_the_name() -> None
     """In lower case, an access key would be another key."""
     assert capitalized("the access key AKIA123") == "The access key AKIA123"
     assert capitalized("") == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (KeyError("size"), "'size' is missing"),
+        (TypeError("'NoneType' object is not subscriptable"), "a value has an unexpected type"),
+        (OverflowError("cannot convert float infinity to integer"), "a number is out of range"),
+        (ValueError("the size is -1"), "the size is -1"),
+    ],
+)
+def test_a_problem_with_data_is_described_without_python_internals(error: Exception, words: str) -> None:
+    """Python's `KeyError` has only the key as its text."""
+    assert parse_problem(error) == words

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import google_crc32c
 
-from spark_resources.errors import Unavailable
+from spark_resources.errors import Unavailable, parse_problem
 from spark_resources.stores.gcs.client import CorruptContent, GCSClient, object_path
 from spark_resources.stores.size_limits import PIECE, check_size, joined
 
@@ -71,7 +71,8 @@ def write_object(client: GCSClient, bucket: str, name: str, data: bytes, conditi
         return _generation(written["generation"], name)
     except (ValueError, KeyError, TypeError) as error:
         raise Unavailable(
-            f"could not write {name!r} to the bucket {bucket}: invalid response ({error}). Check the endpoint."
+            f"could not write {name!r} to the bucket {bucket}: invalid response ({parse_problem(error)}). Check the "
+            "endpoint."
         ) from error
 
 

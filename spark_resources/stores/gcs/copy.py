@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from spark_resources.errors import Unavailable
+from spark_resources.errors import Unavailable, parse_problem
 from spark_resources.stores.gcs.client import GCSClient, object_path
 from spark_resources.stores.gcs.listing import ListedObject, parse_object
 
@@ -34,7 +34,7 @@ def copy_object(client: GCSClient, bucket: str, source: ListedObject, target: st
         copy = parse_object(response["resource"])
     except (ValueError, KeyError, TypeError) as error:
         raise Unavailable(
-            f"could not copy {source.name!r} in {where}: invalid response ({error}). Check the endpoint."
+            f"could not copy {source.name!r} in {where}: invalid response ({parse_problem(error)}). Check the endpoint."
         ) from error
     if (copy.name, copy.size) != (target, source.size) or copy.crc32c != source.crc32c:
         raise Unavailable(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from spark_resources.errors import Unavailable, shortened
+from spark_resources.errors import Unavailable, parse_problem
 from spark_resources.records.json_records import read_json
 
 _OBJECT = "name,size,updated,crc32c,generation"
@@ -58,8 +58,7 @@ def listing_of(body: bytes) -> Listing:
         return Listing(objects, prefixes, _next_token(document), unreadable)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Unavailable(
-            f"invalid listing response ({type(error).__name__}: {shortened(error)}). Check that this is a Cloud "
-            "Storage endpoint."
+            f"invalid listing response ({parse_problem(error)}). Check that this is a Cloud Storage endpoint."
         ) from error
 
 

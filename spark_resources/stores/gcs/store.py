@@ -19,7 +19,7 @@ from urllib.parse import quote, urlsplit
 
 import requests
 
-from spark_resources.errors import NotFound, Transient, Unavailable, WrongUsage
+from spark_resources.errors import NotFound, Transient, Unavailable, WrongUsage, parse_problem
 from spark_resources.model import Namespace
 from spark_resources.stores import keys
 from spark_resources.stores.base import (
@@ -184,7 +184,8 @@ class GCSStore:
             listed = parse_object(document)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Unavailable(
-                f"could not {action} {key!r} in {self.where}: invalid response ({error}). Check the endpoint."
+                f"could not {action} {key!r} in {self.where}: invalid response ({parse_problem(error)}). Check the "
+                "endpoint."
             ) from error
         if listed.name != full:
             raise keys.folding_error(self.where, full, listed.name)

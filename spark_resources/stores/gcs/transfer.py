@@ -10,7 +10,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
-from spark_resources.errors import NotFound, Transient, Unavailable, WrongUsage
+from spark_resources.errors import NotFound, Transient, Unavailable, WrongUsage, parse_problem
 from spark_resources.stores.base import AlreadyExists, Changed, StoredObject
 from spark_resources.stores.gcs.client import REQUEST_ERRORS, ErrorResponse, as_lakegc_error, cause_to_show, object_path
 from spark_resources.stores.gcs.contents import crc32c_of
@@ -70,7 +70,8 @@ class GCSStreams:
             metadata = {str(name): str(value) for name, value in response.get("metadata", {}).items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Unavailable(
-                f"could not look up {key!r} in {self.where}: invalid response ({error}). Check the endpoint."
+                f"could not look up {key!r} in {self.where}: invalid response ({parse_problem(error)}). Check the "
+                "endpoint."
             ) from error
         return ObjectProperties(
             attributes.size, attributes.updated, attributes.checksum, attributes.generation, headers, metadata

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NoReturn
 
-from spark_resources.errors import Forbidden, NotFound, Unavailable, WrongUsage
+from spark_resources.errors import Forbidden, NotFound, Unavailable, WrongUsage, parse_problem
 from spark_resources.stores import keys
 from spark_resources.stores.base import Capabilities
 from spark_resources.stores.local.files import Changes, NotAnObject, open_object
@@ -56,7 +56,9 @@ class Folder:
         except FileNotFoundError:
             return timedelta(0)
         except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
-            raise Unavailable(f'{path} must contain {{"offset_seconds": <number>}}: {error}') from error
+            raise Unavailable(
+                f'{path} must contain {{"offset_seconds": <number>}} ({parse_problem(error)}). Correct or delete it.'
+            ) from error
 
     def modification_time(self) -> float | None:
         """The modification time to set on a written file, in seconds since the epoch; None for the machine's clock."""
