@@ -53,6 +53,7 @@ from spark_resources.sstable.values import (
 from spark_resources.sstable.wire import bytes_field, varint_field
 from tests.support.sstable_cases import (
     DAMAGED,
+    GOOD,
     NUMBERED,
     REARRANGED,
     WHOLE,
@@ -393,6 +394,20 @@ def test_the_error_for_an_empty_file_says_that_it_is_empty() -> None:
     """An empty file is the most common damage."""
     with pytest.raises(DamagedData, match="it is empty"):
         read_entries(b"", name=NAME)
+
+
+@pytest.mark.parametrize(
+    ("index_type", "words"),
+    [
+        (b"\x03\x00\x00\x00", r"its index has type 3; lakegc supports types 0 \(one level\) and 2 \(two levels\)"),
+        (b"\x00", "it doesn't state a valid index type"),
+        (None, "it doesn't state a valid index type"),
+    ],
+)
+def test_the_error_for_an_unsupported_index_names_its_type(index_type: bytes | None, words: str) -> None:
+    data = assemble([GOOD], says={"rocksdb.block.based.table.index.type": index_type})
+    with pytest.raises(DamagedData, match=words):
+        read_entries(data, name=NAME)
 
 
 def test_properties_are_read_without_reading_the_records() -> None:
