@@ -14,7 +14,7 @@ from spark_resources.errors import LakegcError, NotFound, Unavailable
 from spark_resources.stores.base import Changed, Store, StoredObject
 from spark_resources.stores.transfer import HashingIterator, ObjectProperties, Streams, WrittenObject
 
-_TIME_TOLERANCE = timedelta(milliseconds=1)  # less than any change of a file's time
+_TIME_TOLERANCE = timedelta(milliseconds=1)  # less than any change to a file's time
 _MD5 = re.compile(r"^[0-9a-f]{32}\Z")
 
 

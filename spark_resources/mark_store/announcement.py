@@ -87,6 +87,8 @@ class StoredAnnouncement:
 class AnnouncementConflict(WriteConflict):
     """Raised if another process wrote or revoked the announcement at the same time. That version is kept."""
 
+    advice = "Check 'lakegc status', and try again."
+
 
 def announcement_key(mark_id: str) -> str:
     return mark_folder(mark_id) + ANNOUNCEMENT_NAME

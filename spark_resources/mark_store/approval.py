@@ -156,6 +156,8 @@ def foreign_approval_status(approval: Approval | None, *, layout: str, now: date
 class ApprovalConflict(WriteConflict):
     """Raised if another process wrote an approval at the same time. That approval is kept."""
 
+    advice = "Check 'lakegc status', and try again."
+
 
 def read_untrusted_approval(place: Place, mark_id: str) -> tuple[bytes, Version] | None:
     """The bytes of approval.json, unverified, and its version for a conditional replace; None if there is no file."""

@@ -11,6 +11,8 @@ from spark_resources.stores.place import Place
 class WriteConflict(Refused):
     """Raised if another process wrote a record at the same time. That record is kept."""
 
+    advice = "It was not overwritten."
+
 
 def create_or_replace(
     place: Place, key: str, content: bytes, version: Version | None, *, conflict: type[WriteConflict]
@@ -29,8 +31,7 @@ def create_or_replace(
     except (AlreadyExists, Changed) as error:
         if not _has_content(records, key, content):
             raise conflict(
-                f"{key} in {place.store().where} was written by another process at the same time. Check 'lakegc "
-                "status', and try again.",
+                f"{key} in {place.store().where} was written by another process at the same time. {conflict.advice}",
                 invariant=7,
             ) from error
 

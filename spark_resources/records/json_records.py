@@ -181,7 +181,9 @@ def open_envelope(data: bytes, where: str) -> tuple[bytes, Signature | None]:
     try:
         content = record_bytes(plain["record"])
     except RecursionError as error:
-        raise Untrusted(f"{where} has a record that is nested too deeply.") from error
+        raise Untrusted(
+            f"{where} has a record that is nested too deeply, so the file is not used. Find out who wrote it."
+        ) from error
     return content, Signature.of(plain["signed"], where)
 
 

@@ -99,7 +99,10 @@ class Signature:
                 raise ValueError("its HMAC is not 64 hexadecimal digits")
             return cls(str(plain["key"]), written.astimezone(UTC), plain["hmac"], int(plain["number"]))
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise Untrusted(f"{where} has an invalid signature ({parse_problem(error)}).") from error
+            raise Untrusted(
+                f"{where} has an invalid signature ({parse_problem(error)}), so the file is not used. Find out who "
+                "wrote it."
+            ) from error
 
 
 class Seal:

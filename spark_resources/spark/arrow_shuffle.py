@@ -316,12 +316,12 @@ def bucket_batches(
         bucket_of_row = (
             bucket_of(addresses, buckets) if boundaries is None or buckets == 1 else range_of(addresses, boundaries)
         )
-        ordered = rows_of_batch.take(pa.array(np.argsort(bucket_of_row, kind="stable")))
+        rows_by_bucket = rows_of_batch.take(pa.array(np.argsort(bucket_of_row, kind="stable")))
         ends = np.cumsum(np.bincount(bucket_of_row, minlength=buckets)).tolist()
         bounds = [(bucket, start, end) for bucket, (start, end) in enumerate(zip([0, *ends], ends, strict=False))]
-        slices = ((bucket, ordered.slice(start, end - start)) for bucket, start, end in bounds if end > start)
+        slices = ((bucket, rows_by_bucket.slice(start, end - start)) for bucket, start, end in bounds if end > start)
         packed_buckets = [(bucket, _packed(rows)) for bucket, rows in slices]
-        packed_buckets = packed_buckets or [(0, _packed(ordered))]  # so that the file counts as read
+        packed_buckets = packed_buckets or [(0, _packed(rows_by_bucket))]  # so that the file counts as read
         rest = [0] * (len(packed_buckets) - 1)
         columns = {
             "bucket": [bucket for bucket, _ in packed_buckets],
@@ -380,9 +380,9 @@ def range_of(addresses: pa.ChunkedArray, boundaries: pa.Array) -> npt.NDArray[np
 
 def even_boundaries(addresses: pa.Array, tasks: int) -> pa.Array:
     """Sorted boundaries, each one of these addresses, that divide them evenly among at most `tasks` tasks."""
-    ordered = addresses.sort()
-    positions = [len(ordered) * task // tasks for task in range(1, tasks)] if len(ordered) else []
-    return pc.unique(ordered.take(pa.array(positions, pa.int64())))
+    in_order = addresses.sort()
+    positions = [len(in_order) * task // tasks for task in range(1, tasks)] if len(in_order) else []
+    return pc.unique(in_order.take(pa.array(positions, pa.int64())))
 
 
 def sampled_boundaries(rows: DataFrame, count: int, tasks: int) -> pa.Array:

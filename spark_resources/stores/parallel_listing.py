@@ -67,14 +67,14 @@ def pages_of_parts(
     counted twice. Raises `Unavailable` if parts were split and the store does not list in byte order after all, and
     `WrongUsage` for a part with bounds on a store that is known not to list in byte order.
     """
-    ordered, may_split = store.capabilities.byte_order, can_split_listings(store)
-    if not ordered and any(part.after is not None or part.up_to is not None for part in parts):
+    byte_order, may_split = store.capabilities.byte_order, can_split_listings(store)
+    if not byte_order and any(part.after is not None or part.up_to is not None for part in parts):
         raise WrongUsage(
             f"{store.where} doesn't list keys in byte order, so key ranges can't be listed. List whole folders."
         )
     if isinstance(store, LocalStore) or at_once == 1 or not parts or (len(parts) == 1 and not may_split):
         for part in parts:
-            walk = _Walk(part, ordered)
+            walk = _Walk(part, byte_order)
             for page in walk.pages(store, page_size, threading.Lock()):
                 yield part.folder, page
         return
@@ -89,7 +89,7 @@ class _Walk:
     """The listing of one range, page by page. `cursor` and `up_to` change only under the lock passed to `pages`."""
 
     part: Part
-    ordered: bool  # whether the store is known to list in byte order
+    byte_order: bool  # whether the store is known to list in byte order
     cursor: str | None = field(default=None)  # the last key of the latest page
     up_to: str | None = field(default=None)
     split_from: _Walk | None = field(default=None)
@@ -130,13 +130,13 @@ class _Walk:
     def _advance(self, page: ArrowPage) -> tuple[ArrowPage, bool]:
         """Advance by one page. Returns the page's rows within the range, and whether the range ends on this page."""
         objects = page.objects
-        if not self.ordered:
+        if not self.byte_order:
             return page, False
         keys = objects.column(0)
         if not self._is_in_order(keys):
             if self.up_to is not None or self.part.after is not None:
                 raise _out_of_order(self.part.folder)
-            self.ordered, self.cursor = False, None  # a single listing from start to end needs no order
+            self.byte_order, self.cursor = False, None  # a single listing from start to end needs no order
             return page, False
         if len(keys):  # the order of common prefixes is not known
             self.cursor = keys[-1].as_py()
@@ -177,7 +177,7 @@ class _Walk:
         middle = key_between(self.cursor, self.up_to, len(self.part.folder))
         if middle is None:
             return None
-        other = _Walk(replace(self.part, after=middle, up_to=self.up_to), self.ordered, split_from=self)
+        other = _Walk(replace(self.part, after=middle, up_to=self.up_to), self.byte_order, split_from=self)
         self.up_to, self.pages_since_split = middle, 0
         return other
 
@@ -364,7 +364,7 @@ class _ParallelListing:
         """The next walk to list: a waiting one, or half of another thread's; None if nothing is left."""
         with self._changed:
             while not self._stopped:
-                walk = self._pending_walks.popleft() if self._pending_walks else self._half_of_another()
+                walk = self._pending_walks.popleft() if self._pending_walks else self._half_of_another_walk()
                 if walk is not None:
                     self._active_walks.append(walk)
                     return walk
@@ -373,7 +373,7 @@ class _ParallelListing:
                 self._changed.wait()
             return None
 
-    def _half_of_another(self) -> _Walk | None:
+    def _half_of_another_walk(self) -> _Walk | None:
         for walk in sorted(self._active_walks, key=lambda walk: -walk.pages_since_split):
             if self._can_split(walk) and (half := walk.split()) is not None:
                 return half

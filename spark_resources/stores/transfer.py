@@ -227,19 +227,19 @@ def header_metadata(values: Mapping[str, str], names: re.Pattern[str]) -> dict[s
 def copy_never_replaces(streams: Streams, store: Store, scratch: str, properties: ObjectProperties) -> bool:
     """Whether a server-side copy never replaces an existing object: tested with two files under the prefix `scratch`,
     which are deleted afterwards. Also False if the test fails. Only the time in `properties` is used."""
-    one, two = f"{scratch}one", f"{scratch}two"
+    first_key, second_key = f"{scratch}one", f"{scratch}two"
     try:
-        for key, data in ((one, b"one"), (two, b"two")):
+        for key, data in ((first_key, b"one"), (second_key, b"two")):
             streams.put(key, [data], properties_for_data(data, properties))
-        original = store.stat(one)
+        original = store.stat(first_key)
         with suppress(AlreadyExists):
-            streams.copy(streams, original, two)
+            streams.copy(streams, original, second_key)
             return False
-        return store.read(two) == b"two"
+        return store.read(second_key) == b"two"
     except Unavailable:
         return False
     finally:
-        delete_own_files(store, [one, two])
+        delete_own_files(store, [first_key, second_key])
 
 
 def properties_for_data(data: bytes, properties: ObjectProperties) -> ObjectProperties:
