@@ -128,7 +128,7 @@ class Namespace:
 
     @property
     def path(self) -> str:
-        """The part after the bucket, without the slash between them. It may be empty or contain slashes."""
+        """The part of the URI after the bucket and a slash. It may be empty or contain slashes."""
         return self.uri.split("://", 1)[1][len(self.bucket) :].removeprefix("/")
 
     @property
@@ -291,7 +291,7 @@ class Namespace:
 
 def _normalized(uri: str) -> str:
     """A URI without its scheme, with its host in lower case, and without empty segments, so that spellings of one
-    location that differ only in these become equal."""
+    location that differ only in these parts become equal."""
     _, _, rest = uri.partition("://")
     parts = [part for part in rest.split("/") if part]
     return "/".join([parts[0].lower(), *parts[1:]]) if parts else ""

@@ -81,7 +81,7 @@ def can_copy_server_side(source: Place, target: Place) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One line of the log; the time `at` is added when it is written."""
+    """One line of the log; the time `at` is added when the line is written."""
 
     address: str
     outcome: CopyStatus

@@ -194,7 +194,7 @@ class Sender:
         return len(keys) > self.keys_per_lookup and self._needs_recheck(looked_up_at)
 
     def _adjust_lookups(self, keys: int, seconds: float) -> None:
-        """Let the next lookups have fewer keys if this one was too slow, and more if it was fast."""
+        """Let the next lookups have fewer keys if the lookup of this many was too slow, and more if it was fast."""
         with self._lock:
             if seconds > LOOKUP_VALID_S:
                 self.keys_per_lookup = min(self.keys_per_lookup, max(1, keys // 2))

@@ -67,12 +67,12 @@ class Action(StrEnum):
 
     @property
     def acts_on_quarantined(self) -> bool:
-        """Whether it acts on objects that a sweep has quarantined."""
+        """Whether the action is for objects that a sweep has quarantined."""
         return self in (Action.RESTORE, Action.PURGE)
 
     @property
     def needs_permit(self) -> bool:
-        """Whether it removes objects, for good or from the key where readers expect them."""
+        """Whether the action removes objects, for good or from the key where readers expect them."""
         return self is not Action.RESTORE
 
 

@@ -35,7 +35,7 @@ class Faults:
         return branch in self.branches_before_deleted or self._random.random() < self.deletion_probability
 
     def scan_limit(self) -> int | None:
-        """Draw the number of records after which a scan ends early; None if it doesn't."""
+        """Draw the number of records after which a scan ends early; None for a complete scan."""
         return self._random.randrange(_EARLY_END_LIMIT) if self._random.random() < self.early_end_probability else None
 
     def check_readable(self, branch: str, path: bytes) -> None:

@@ -261,7 +261,7 @@ def _staged_entries_from(
 
 
 def _listed_entry(repository: SandboxRepository, entry: Entry, oversights: Collection[Oversight]) -> Entry | None:
-    """An entry with a relative address, as in the list; None if the server considers it outside the namespace."""
+    """An entry with a relative address, as in the list; None if the server considers the address outside."""
     if entry.address_type is not AddressType.RELATIVE:
         root = repository.objects.storage_namespace + "/"
         has_oversight = Oversight.FULL_ADDRESSES in oversights

@@ -74,7 +74,7 @@ class History(Record):
         return sum(freed.bytes for freed in self.freed.values())
 
     def with_mark(self, record: MarkRecord) -> History:
-        """The history with this mark, if it is finished and of the current format."""
+        """The history including this mark, if the mark is finished and of the current format."""
         if record.finished is None or record.format != RECORD_FORMAT:
             return self
         names = ("candidates", "candidate_bytes", "expired", "expired_bytes")
@@ -83,7 +83,7 @@ class History(Record):
         return replace(self, marks=tuple(sorted([*others, mark], key=lambda other: other.finished)[-MAX_ENTRIES:]))
 
     def with_sweep(self, sweep: FinishedSweep) -> History:
-        """The history with this sweep, or with its newest outcome if the sweep is known."""
+        """The history including this sweep, which replaces an earlier outcome of the same sweep."""
         others = [other for other in self.sweeps if other.mark_id != sweep.mark_id]
         return replace(
             self,
