@@ -85,7 +85,8 @@ def newest_problem(marks: Sequence[SeenMark], last_sweep: FinishedSweep | None) 
         if mark.record.finished is not None:
             break
     if last_sweep is not None and last_sweep.late:
-        return f"{plural(last_sweep.late, 'object')} became live while sweep {last_sweep.mark_id} deleted them"
+        late = plural(last_sweep.late, "object")
+        return f"{late} became live while being deleted by the sweep of mark {last_sweep.mark_id}"
     if last_sweep is not None and last_sweep.failed:
-        return f"sweep {last_sweep.mark_id} failed to delete {plural(last_sweep.failed, 'object')}"
+        return f"the sweep of mark {last_sweep.mark_id} failed to delete {plural(last_sweep.failed, 'object')}"
     return ""

@@ -84,8 +84,8 @@ def test_a_failed_mark_is_a_problem_until_a_later_one_finishes() -> None:
     ("counts", "problem"),
     [
         ({}, ""),
-        ({"failed": 2}, "sweep m1 failed to delete 2 objects"),
-        ({"failed": 2, "late": 1}, "1 object became live while sweep m1 deleted them"),
+        ({"failed": 2}, "the sweep of mark m1 failed to delete 2 objects"),
+        ({"failed": 2, "late": 1}, "1 object became live while being deleted by the sweep of mark m1"),
     ],
 )
 def test_the_last_sweep_is_a_problem_if_deletes_failed_or_deleted_objects_became_live(
