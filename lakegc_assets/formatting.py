@@ -19,6 +19,7 @@ __all__ = [
     "is_or_are",
     "money",
     "monthly_cost",
+    "outcome_in_words",
     "percent",
     "plural",
     "rules_change_in_words",
@@ -35,6 +36,11 @@ def is_or_are(count: int) -> str:
 
 def was_or_were(count: int) -> str:
     return "was" if count == 1 else "were"
+
+
+def outcome_in_words(outcome: str) -> str:
+    """The outcome of an object in a backup, restore or sweep, for people: as it is recorded, but archived, not cold."""
+    return "archived" if outcome == "cold" else outcome
 
 
 def size(count: int) -> str:

@@ -128,7 +128,7 @@ def new_approval(
     servers: Collection[str] = ("",),
 ) -> Approval:
     """The requested approval. By default, it ends when the mark becomes too old or, if the mark is already too old,
-    after the same time span from now. `servers` are the names of those in the settings.
+    after the same time span from now. `servers` are the names of the lakeFS servers in the settings.
 
     Raises `WrongUsage` for an unusable name or reason, an end in the past, or a mark that can't be approved for the
     reference collector.
@@ -236,8 +236,8 @@ REVOKED = "revoked"
 
 
 def revoke(proposal: Proposal, *, who: str, now: datetime, how: str = REVOKED) -> None:
-    """Revoke an approval, even a partly written or merely announced one, and record that it ended, and `how`. `now` is
-    by the store's clock.
+    """Revoke an approval, even a partly written or merely announced one, and record when, by whom and `how` it ended.
+    `now` is by the store's clock.
 
     After that, no policy approves the mark, unless `how` says that the approval is merely replaced. Raises `WrongUsage`
     if there is no approval, `Refused` if the mark is being swept, was swept, or is superseded.
@@ -300,8 +300,8 @@ def is_named_by_record(place: Place, mark_id: str, data: bytes) -> bool:
 def valid_approval(proposal: Proposal, *, now: datetime) -> Approval:
     """The valid approval of a mark; the mark's files aren't checked. `now` is by the store's clock.
 
-    Raises `Refused` if there is none, or if it is incomplete, has expired or was used, and `DamagedData` if it is
-    unreadable.
+    Raises `Refused` if there is no approval, or if it is incomplete, has expired or was used, and `DamagedData` if it
+    is unreadable.
     """
     refuse_used(proposal)
     approval = proposal.approval()
@@ -342,16 +342,16 @@ def refuse_without_announcement(place: Place, record: MarkRecord, approval: Appr
     if stored is not None and stored.announcement.revoked is not None:
         revocation = stored.announcement.revoked
         raise Refused(
-            f"{revocation['who']} revoked the approval of {name} by a policy, at {revocation['when']}. To sweep the "
-            "mark, approve it yourself: lakegc revoke, then lakegc approve.",
+            f"{revocation['who']} revoked the policy's approval of {name} at {revocation['when']}. To sweep the mark, "
+            "approve it yourself: lakegc revoke, then lakegc approve.",
             invariant=7,
         )
     announced = None if stored is None else (stored.announcement.digest, stored.announcement.policy_sha256)
     if announced != (approval.digest, approval.policy["sha256"]):
         raise Refused(
-            f"{name} was approved by a policy, but {announcement_key(record.mark_id)} in {place.store().where}, which "
-            f"announced it, {'was removed' if announced is None else 'is for another set or policy'}. Find out who "
-            "did this. To sweep the mark, approve it yourself: lakegc revoke, then lakegc approve.",
+            f"{name} was approved by a policy, but its announcement ({announcement_key(record.mark_id)} in "
+            f"{place.store().where}) {'was removed' if announced is None else 'is for another set or policy'}. Find "
+            "out who did this. To sweep the mark, approve it yourself: lakegc revoke, then lakegc approve.",
             invariant=7,
         )
 

@@ -55,8 +55,8 @@ POLICY = "policy"
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What was decided on a repository's newest mark, as a sentence. `approval` is set if the policy has approved the
-    mark of `proposal`, now or earlier, and its sweep hasn't started."""
+    """What was decided about a repository's newest mark, as a sentence. `approval` is set if the policy has approved
+    the mark of `proposal`, now or earlier, and its sweep hasn't started."""
 
     sentence: str
     proposal: Proposal | None = None
@@ -94,7 +94,7 @@ def apply_policy(target: Target, lakefs: LakeFS, settings: Settings) -> Decision
     inputs = policy_inputs(proposal, unreadable, settings, approved_at=approved_at)
     if unmet := unmet_conditions(inputs, policy, now=now):
         return Decision(f"mark {record.mark_id} doesn't qualify: {'; '.join(unmet)}")
-    # the waiting time and all ages are by the store's clock: one that jumped could end the wait at once
+    # the waiting time and all ages are by the store's clock: a clock that jumped could end the wait at once
     clocks = read_clocks(proposal.store, lakefs, target.repository.server, lambda: datetime.now(UTC))
     clocks.check(settings.max_clock_skew, target.repository.id)
     check_unchanged(proposal, lakefs)
@@ -104,8 +104,8 @@ def apply_policy(target: Target, lakefs: LakeFS, settings: Settings) -> Decision
 
 
 def newest_finished_mark(place: Place) -> tuple[MarkRecord | None, tuple[str, ...]]:
-    """lakegc's newest finished mark (None if there is none), and the ids of marks that aren't signed with a known key,
-    or of an unknown format. Raises `DamagedData` if a record can't be read."""
+    """lakegc's newest finished mark (None if there is none), and the ids of marks that aren't signed with a known key
+    or have an unknown format. Raises `DamagedData` if a record can't be read."""
     records = dict(each_mark(place))
     unreadable = tuple(mark_id for mark_id, record in records.items() if not isinstance(record, MarkRecord))
     return newest_finished(records.values()), unreadable
@@ -126,8 +126,8 @@ def decision_if_approved(proposal: Proposal) -> Decision | None:
 
 
 def check_announced_set(announcement: Announcement, proposal: Proposal) -> None:
-    """Raise `DamagedData` if an announcement is for a different set from the mark's. A revoked one may have any
-    digest."""
+    """Raise `DamagedData` if an announcement is for a different set from the mark's. A revoked announcement may have
+    any digest."""
     if announcement.revoked is None and announcement.digest != proposal.digest:
         raise DamagedData(
             f"the announced approval of {proposal.name} is for the digest {announcement.digest}, but the mark's is "
@@ -146,7 +146,8 @@ def policy_inputs(
     """What the policy's conditions compare for a mark, read from small files. Brakes are measured at `approved_at`, by
     the store's clock.
 
-    Raises `DamagedData` if the record of this or the previous mark was altered, or one of their files.
+    Raises `Refused` if the record of this or the previous mark was altered, and `DamagedData` if one of their files is
+    damaged.
     """
     record, place = proposal.record, proposal.target.place
     previous = record.previous or {}
@@ -172,8 +173,8 @@ def policy_inputs(
 
 
 def trusted_in(record: MarkRecord) -> tuple[str, ...] | None:
-    """The other repositories that any step of a mark trusted, because a resumed mark may continue with other settings;
-    None if it isn't recorded."""
+    """The other repositories that any step of a mark trusted; None if that isn't recorded. Steps may differ, because a
+    resumed mark may continue with other settings."""
     if "trusted" not in record.step("committed_addresses").facts.get("elsewhere", {}):
         return None
     by_step = (step.facts.get("elsewhere", {}).get("trusted", ()) for step in record.steps.values())
@@ -194,7 +195,8 @@ def reasons_of(mark: Mark) -> frozenset[str] | None:
 
 
 def announce(proposal: Proposal, policy: Policy, *, replacing: StoredAnnouncement | None) -> Decision:
-    """Announce the approval, replacing the announcement by an earlier policy. A revoked one is never replaced."""
+    """Announce the approval, replacing the announcement of an earlier policy. A revoked announcement is never
+    replaced."""
     now = proposal.store.now()
     announcement = Announcement(
         mark_id=proposal.record.mark_id,
@@ -211,17 +213,19 @@ def announce(proposal: Proposal, policy: Policy, *, replacing: StoredAnnouncemen
 
 def announced_in_words(announcement: Announcement) -> str:
     return (
-        f"mark {announcement.mark_id} was announced {announcement.announced:%Y-%m-%d %H:%M} UTC; the policy approves "
-        f"it {announcement.due:%Y-%m-%d %H:%M} UTC at the earliest"
+        f"the approval of mark {announcement.mark_id} was announced on {announcement.announced:%Y-%m-%d %H:%M} UTC; "
+        f"the policy approves the mark on {announcement.due:%Y-%m-%d %H:%M} UTC at the earliest"
     )
 
 
 def approve_announced(
     proposal: Proposal, announcement: Announcement, policy: Policy, lakefs: LakeFS, settings: Settings
 ) -> Decision:
-    """Approve a mark whose announcement is due, unless it is revoked or a newer mark is finished in the meantime.
+    """Approve a mark whose announcement is due, unless the announcement is revoked or a newer mark is finished in the
+    meantime.
 
-    Verifying a large set takes minutes, so both are checked after the approval is given, which is then revoked.
+    Verifying a large set takes minutes, so both are checked again once the approval is given; if one has happened, the
+    approval is revoked.
     """
     now = proposal.store.now()
     request = ApprovalRequest(
@@ -251,7 +255,7 @@ def refuse_unless_newest(proposal: Proposal) -> None:
     newest, _ = newest_finished_mark(proposal.target.place)
     if newest is not None and newest.mark_id != proposal.record.mark_id:
         raise NewerMark(
-            f"mark {newest.mark_id} was finished while the policy approved {proposal.name}, so that approval was "
+            f"mark {newest.mark_id} was finished while the policy was approving {proposal.name}, so the approval was "
             "revoked.",
             invariant=7,
         )

@@ -1,4 +1,4 @@
-"""What lists of marks and reviews say about a mark: its state, and whether a policy will approve it."""
+"""What reviews and lists of marks say about a mark: its state, and whether a policy will approve it."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def status_of_foreign_approval(place: Place, foreign: ReferenceMark, *, now: dat
 
 
 def pending_announcement(place: Place, record: MarkRecord) -> Announcement | None:
-    """The announcement of a mark that isn't approved, unless it was revoked; None if there is none.
+    """The announced approval of a mark that isn't approved yet; None if there is none, or if it was revoked.
 
-    Raises `DamagedData` if it is unreadable.
+    Raises `DamagedData` if the announcement is unreadable.
     """
     if record.state is not MarkState.MARKED:
         return None

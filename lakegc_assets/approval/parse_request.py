@@ -12,7 +12,8 @@ MIN_DIGEST_CHARACTERS = 12  # the shortest prefix of a digest that is accepted
 
 
 def known_brake(name: str) -> str:
-    """Return a brake's name unchanged. Raises `WrongUsage` if it is unknown, or lacks the repository it must name."""
+    """Return a brake's name unchanged. Raises `WrongUsage` if there is no such brake, or if the name lacks the
+    repository that it must contain."""
     brake, _, repository = name.partition("/")
     if brake not in BRAKES or ("/" in name and brake != OTHERS):
         hint = did_you_mean(brake, BRAKES) or f"The brakes are {', '.join(BRAKES)}."
@@ -45,6 +46,6 @@ def complete_digest(text: str, expected: str) -> str:
     if len(text) < MIN_DIGEST_CHARACTERS:
         raise WrongUsage(
             f"enter at least the first {MIN_DIGEST_CHARACTERS} characters of the digest, which identifies the reviewed "
-            "set. The expired_set asset and 'lakegc review' show it."
+            "set. The expired_set asset and 'lakegc review' show the digest."
         )
     return expected if expected.startswith(text) else text

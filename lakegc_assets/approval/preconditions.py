@@ -11,11 +11,14 @@ from lakegc_assets.formatting import plural, rules_in_words
 from lakegc_assets.rules.brakes import BrakeLimits, brakes, servers_read
 from spark_resources.errors import NothingToDo, Refused, WrongUsage
 from spark_resources.lakefs import LakeFS
-from spark_resources.mark_store.approval import Approval, ApprovalStatus
+from spark_resources.mark_store.approval import Approval, ApprovalEnd, ApprovalStatus
 from spark_resources.mark_store.foreign_expired_set import reference_mark
 from spark_resources.mark_store.holds import read_holds
 from spark_resources.mark_store.mark import own_mark_ids
 from spark_resources.mark_store.record import MarkRecord, digest_of
+
+ENDED_BY_PERSON = frozenset({"revoked", "renewed", "swept"})
+"""How a person ends an approval, in the words of its record."""
 
 
 def refuse_store_without_conditional_writes(proposal: Proposal, *, single_deployment: bool) -> None:
@@ -61,15 +64,14 @@ def check_request(proposal: Proposal, request: ApprovalRequest) -> None:
         and request.when <= datetime.fromisoformat(earlier.ended["when"])
     ):
         raise Refused(
-            f"an earlier approval of {proposal.name} ended ({earlier.ended['how']} by {earlier.ended['who']}) after "
-            f"this one was given, at {request.when:%Y-%m-%d %H:%M:%S} UTC. Approve again if the mark should still "
-            "be swept.",
+            f"an earlier approval of {proposal.name} {end_in_words(earlier.ended)} after this one was given, at "
+            f"{request.when:%Y-%m-%d %H:%M:%S} UTC. Approve again if the mark should still be swept.",
             invariant=7,
         )
     if request.digest is not None and request.digest != proposal.digest:
         raise Refused(
-            f"the digest of {proposal.name} is {proposal.digest}, but {request.digest} was requested, which is a "
-            "different set. Review the current one: lakegc review.",
+            f"the digest of {proposal.name} is {proposal.digest}, but the approval is for {request.digest}, which "
+            "identifies a different set. Review the current set: lakegc review.",
             invariant=7,
         )
 
@@ -80,9 +82,18 @@ def check_newer(proposal: Proposal, request: ApprovalRequest, earlier_status: Ap
     if earlier_status is ApprovalStatus.EXPIRED and approval is not None and request.when < approval.until:
         raise Refused(
             f"the approval of {proposal.name} by {approval.who} expired at {approval.until:%Y-%m-%d %H:%M:%S} UTC, and "
-            f"this one was given earlier, at {request.when:%Y-%m-%d %H:%M:%S}. Review the mark, and approve again.",
+            f"this approval was given earlier, at {request.when:%Y-%m-%d %H:%M:%S}. Review the mark, and approve it "
+            "again.",
             invariant=7,
         )
+
+
+def end_in_words(ended: ApprovalEnd) -> str:
+    """How an approval ended, as a predicate: "was revoked by Ada". If a policy ended it, `how` is a clause with the
+    reason."""
+    if ended["how"] in ENDED_BY_PERSON:
+        return f"was {ended['how']} by {ended['who']}"
+    return f"was revoked because {ended['how']}"
 
 
 class StoppedByBrakes(Refused):
@@ -133,15 +144,15 @@ def check_brakes(proposal: Proposal, released: Mapping[str, str], limits: BrakeL
 
 
 def check_unchanged(proposal: Proposal, lakefs: LakeFS) -> None:
-    """Raise `Refused` if rules or holds have changed since the mark, or if it was made without a server that is in the
-    settings now. Accepts foreign marks, which record none of these."""
+    """Raise `Refused` if rules or holds have changed since the mark was made, or if it was made without a server that
+    is in the settings now. Accepts foreign marks, which record none of these."""
     if proposal.foreign is not None:
         return
     record, target = proposal.record, proposal.target
     if added := servers_added_since(record, target.repository.server, lakefs.servers):
         raise Refused(
             f"{proposal.name} was made without servers that are in the settings now: {', '.join(added)}. Their "
-            "repositories may refer to its objects. Make a new mark.",
+            "repositories may refer to objects of this mark. Make a new mark.",
             invariant=2,
         )
     rules, holds = lakefs.rules(record.repository), read_holds(target.place, target.configured_holds)

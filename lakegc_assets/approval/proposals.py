@@ -119,17 +119,17 @@ def refuse_unusable_foreign_mark(target: Target, foreign: ReferenceMark) -> None
     """Raise `WrongUsage` if a foreign mark didn't finish successfully, `Refused` if it is older than the repository."""
     if foreign.written < target.repository.created:
         raise Refused(
-            f"mark {foreign.mark_id} is older than the repository {target.repository.id}, which was created "
-            f"{target.repository.created:%Y-%m-%d %H:%M:%S}, so the mark was made for an earlier repository of this "
-            "name. Make a new mark.",
+            f"mark {foreign.mark_id} is older than the repository {target.repository.id}, which was created on "
+            f"{target.repository.created:%Y-%m-%d %H:%M:%S} UTC, so the mark was made for an earlier repository with "
+            "this name. Make a new mark.",
             invariant=7,
         )
     if foreign.layout in LAYOUTS_WITH_SUMMARY and (
         foreign.summary is None or foreign.summary.get("success") is not True
     ):
         raise WrongUsage(
-            f"mark {foreign.mark_id} of {target.repository.id} is not finished: its collector wrote no success "
-            "summary. Make a new mark."
+            f"mark {foreign.mark_id} of {target.repository.id} is not finished: the reference collector wrote no "
+            "summary that reports success. Make a new mark."
         )
 
 

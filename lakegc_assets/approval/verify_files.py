@@ -73,8 +73,8 @@ def check_files(target: Target, record: MarkRecord) -> None:
 
 
 def refuse_unrecorded_files(place: Place, record: MarkRecord, recorded: list[Part]) -> None:
-    """Raise `Refused` for an unrecorded file in a mark's folders, which other collectors would treat as part of the
-    mark."""
+    """Raise `Refused` for an unrecorded file in a mark's folders, which the reference collector would treat as part of
+    the mark."""
     if added := unrecorded_files(place, record, recorded):
         more = f" and {len(added) - MAX_NAMED:,} more" if len(added) > MAX_NAMED else ""
         raise Refused(

@@ -4,7 +4,7 @@
     <place>/<repository>/<mark_id>/objects/<address> the copies; renamed/… if the destination doesn't allow such a key
     <place>/<repository>/<mark_id>/log/…             one line per object, written by the copying tasks
     <place>/<repository>/<mark_id>/backed_up/…       one line per object, checked against a listing of the copies
-    <place>/<repository>/<mark_id>/backup.json       digest, counts, bytes and the checksum of that list, written last
+    <place>/<repository>/<mark_id>/backup.json       digest, counts, bytes, and backed_up's checksum, written last
 
 A backup is complete if its summary, backup.json, exists. Only the summary is ever replaced.
 """

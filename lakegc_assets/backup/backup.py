@@ -191,10 +191,11 @@ def refuse_incomplete(run: BackupRun, rows: DataFrame, objects: dict[str, int]) 
     if not failed:
         return
     examples = rows.where(F.col("outcome").isin(*INCOMPLETE_OUTCOMES)).orderBy("address").limit(MAX_NAMED).collect()
-    named = "; ".join(f"{row['address']!r}: {row['why']}" for row in examples)
+    named = ", ".join(f"{row['address']!r} ({row['why']})" for row in examples)
+    more = ", …" if failed > len(examples) else ""
     subject = run.marked.subject
     raise FinishedWithFailures(
         f"{failed:,} of {plural(sum(objects.values()), 'object')} of mark {subject.mark_id} of {subject.repository} "
-        f"could not be copied, so the backup is incomplete: {named}{' …' if failed > len(examples) else ''}. Run the "
-        "same command again; finished copies are kept."
+        f"could not be copied, so the backup is incomplete: {named}{more}. Run the same command again; finished copies "
+        "are kept."
     )

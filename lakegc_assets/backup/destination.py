@@ -95,7 +95,8 @@ def refuse_overlap(
     is spelled, or would contain one. `store_settings_of` returns the settings for the store of each other repository;
     None if all repositories have the same store settings.
 
-    A collector would treat a backup there as garbage, and deleting the repository would delete the backup, too.
+    Garbage collection of that namespace would treat the backup as garbage, and deleting the repository would delete the
+    backup, too.
     """
     backup_form = _normal_form(place) + "/" + folder.rstrip("/")
     for name, namespace_place in _namespaces(target, lakefs, store_settings_of):
@@ -105,14 +106,14 @@ def refuse_overlap(
         if (backup_form + "/").startswith(namespace_form + "/") or (namespace_form + "/").startswith(backup_form + "/"):
             raise Refused(
                 f"{place.namespace.uri if _path(place) is None else _path(place)} lies in the namespace "
-                f"{namespace_place.namespace.uri} of {name}, or contains it: a collector would treat a backup there as "
-                "garbage, and it would be lost with the repository. Choose another bucket, container or folder.",
+                f"{namespace_place.namespace.uri} of {name}, or contains it: a backup there could be deleted as "
+                "garbage, or with the repository. Choose another bucket, container or folder.",
                 invariant=5,
             )
 
 
 def refuse_namespace(place: Place) -> None:
-    """Raise `Refused` for a place in which lakegc stores marks: it is a namespace, even if its name doesn't show
+    """Raise `Refused` for a place in which lakegc stores marks: it is a namespace, even if its location doesn't show
     that."""
     try:
         place.store().stat(OWNER_KEY)
@@ -128,8 +129,9 @@ def refuse_namespace(place: Place) -> None:
 def _namespaces(
     target: Target, lakefs: LakeFS, store_settings_of: Callable[[str], StoreSettings] | None
 ) -> Iterator[tuple[str, Place]]:
-    """The namespaces of all repositories that can be listed. If a server permits no listing, or a server other than the
-    target's doesn't respond, its namespaces are recognized only by their owner files (`refuse_namespace`)."""
+    """The namespaces of all repositories that can be listed, each with the repository's id. If a server permits no
+    listing, or a server other than the target's doesn't respond, its namespaces are recognized only by their owner
+    files (`refuse_namespace`)."""
     yield target.repository.id, target.place
     for other in repositories_other_than(target.repository, lakefs):
         settings = target.place.settings
@@ -138,11 +140,11 @@ def _namespaces(
         yield other.id, place_of(other, target.blockstore, settings)
 
 
-def _are_same_kind(one: Place, other: Place) -> bool:
+def _are_same_kind(first: Place, second: Place) -> bool:
     def kind(place: Place) -> str:
         return "azure" if place.namespace.is_azure else place.namespace.scheme
 
-    return kind(one) == kind(other)
+    return kind(first) == kind(second)
 
 
 def _normal_form(place: Place) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated
 
-from lakegc_assets.formatting import plural
+from lakegc_assets.formatting import outcome_in_words, plural
 from spark_resources.copying.copy_log import HAS_COPY, CopyStatus
 from spark_resources.copying.restore_task import BACKED_UP
 from spark_resources.errors import DamagedData, NotFound, Refused
@@ -80,14 +80,15 @@ class Backup(Record):
 
     def sentence(self) -> str:
         """The result in one or two sentences."""
-        counts = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(self.objects.items())) or "empty"
+        by_outcome = (f"{count:,} {outcome_in_words(outcome)}" for outcome, count in sorted(self.objects.items()))
+        counts = ", ".join(by_outcome) or "empty"
         marked = plural(self.marked, "object")
         text = f"backup of mark {self.subject.mark_id} of {self.subject.repository}, {marked}: {counts}"
-        if cold := self.objects.get(CopyStatus.COLD.value):
+        if archived := self.objects.get(CopyStatus.COLD.value):
             text += (
-                f". {plural(cold, 'object')} in an archive tier can't be read: restore archived objects in the store, "
-                "then run the same command again. Until then, a sweep that requires this backup keeps what is missing "
-                "from it"
+                f". {plural(archived, 'object')} in an archive tier can't be read: restore archived objects in the "
+                "store, then run the same command again. Until then, a sweep that requires this backup keeps the "
+                "objects that are missing from it"
             )
         return text
 
@@ -115,7 +116,7 @@ def read_backup(place: Place, folder: str) -> Backup | None:
 
 
 def listed_objects(place: Place, backup: Backup) -> Dataset:
-    """The list of a backup's objects. Raises `DamagedData` if it isn't the one that the summary names."""
+    """The list of a backup's objects. Raises `DamagedData` if it isn't the list that the summary names."""
     return open_dataset(place, backup.dataset["folder"], sha256=backup.dataset["sha256"])
 
 
@@ -132,7 +133,7 @@ def begin(place: Place, folder: str, subject: Subject) -> bool:
             raise Refused(
                 f"{folder} in {store.where} already has a backup of a different set: mark {subject.mark_id} of "
                 f"{subject.repository} may have been recreated after the backup, or may belong to another repository "
-                "of this name. Choose another location for this backup.",
+                "with this name. Choose another location for this backup.",
                 invariant=12,
             ) from None
         return True

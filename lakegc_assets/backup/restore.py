@@ -40,7 +40,7 @@ MAX_NAMED = 1_000  # maximum number of objects named in a summary; the log has a
 MAX_PATHS_READ = 1_000  # maximum number of paths read through lakeFS
 CONCURRENT_READS = 8
 ALTERED_LIST_ADVICE = (
-    "No mark has such keys, so the list was altered. Nothing was restored. Find out who can write to the backup. "
+    "No mark contains such keys, so the list was altered. Nothing was restored. Find out who can write to the backup. "
     "Choose other objects with --prefix or --keys, or restore another backup."
 )
 
@@ -55,7 +55,7 @@ class Selection:
 
 @dataclass(slots=True)
 class RestoreRun:
-    """A running restore, under the repository's lease."""
+    """A running restore, under the repository's lease, or a drill."""
 
     target: Target
     backup: Backup
@@ -128,9 +128,9 @@ def open_source(target: Target, settings: StoreSettings, mark_id: str, source: s
     current = (repository.lakefs_id, repository.created.isoformat(), target.place.namespace.uri)
     if current != (subject.repository, subject.repository_created, subject.namespace):
         raise Refused(
-            f"the backup of mark {mark_id} in {source} belongs to a repository {subject.repository} that was created "
-            f"{subject.repository_created} in {subject.namespace}, but the current one was created {current[1]} in "
-            f"{current[2]}, so the backup can't be restored into it.",
+            f"the backup of mark {mark_id} in {source} belongs to a repository named {subject.repository} that was "
+            f"created at {subject.repository_created} in {subject.namespace}, but the current one was created at "
+            f"{current[1]} in {current[2]}, so the backup can't be restored into it.",
             invariant=7,
         )
     return with_probed_capabilities(place), backup
@@ -199,7 +199,7 @@ def keys_without_copy(run: RestoreRun, rows: DataFrame, selection: Selection) ->
         if selection.prefix and rows.isEmpty():
             raise WrongUsage(
                 f"the backup of mark {run.backup.subject.mark_id} has no object whose address starts with "
-                f"{selection.prefix!r}. Pass a prefix of addresses as 'lakegc review --list' shows them, not of paths."
+                f"{selection.prefix!r}. Pass a prefix of addresses, which 'lakegc review --list' shows, not of paths."
             )
         return ()
     requested = tasks_from_ids(run.spark, "address", sorted(set(selection.keys)), batch_size=50_000).frame()

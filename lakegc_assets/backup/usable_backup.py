@@ -1,4 +1,4 @@
-"""The backup that a sweep may rely on: complete, of this very set, and with copies that exist right now."""
+"""The backup that a sweep may rely on: complete, of exactly this set, and with copies that exist right now."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ NOT_IN_BACKUP = "NotInBackup"
 def find_required_backup(
     to: str, settings: StoreSettings, repository: str, created: str, namespace: str, mark_id: str, digest: str
 ) -> tuple[Place, Backup]:
-    """The place and the summary of a complete backup of this very set. Raises `Refused` if there is none, because
+    """The place and the summary of a complete backup of exactly this set. Raises `Refused` if there is none, because
     nothing may be deleted without one."""
     place, folder = parse_place(to, settings), backup_folder(repository, mark_id)
     backup = read_backup(place, folder)
-    next_step = f"Back it up first: lakegc backup {repository} {mark_id} {to}"
+    next_step = f"Back up the mark first: lakegc backup {repository} {mark_id} {to}"
     if backup is None:
         raise Refused(
             f"sweeps of {repository} require a backup in {to}, but there is no complete one of mark {mark_id}. "
@@ -43,8 +43,8 @@ def find_required_backup(
         namespace,
     ):
         raise Refused(
-            f"the backup of mark {mark_id} in {to} belongs to another repository {subject.repository}, created "
-            f"{subject.repository_created} in {subject.namespace}. Choose another location, and back up this mark "
+            f"the backup of mark {mark_id} in {to} belongs to another repository named {subject.repository}, created "
+            f"at {subject.repository_created} in {subject.namespace}. Choose another location, and back up this mark "
             "there.",
             invariant=7,
         )

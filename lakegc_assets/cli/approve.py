@@ -150,8 +150,8 @@ def revoke(repository: str, mark_id: str, *, by: str | None) -> None:
     name = single_line(by, "the name after --by") if by is not None else current_user()
     approval.revoke(proposal, who=name, now=proposal.store.now())
     with printing():
-        print_sentence(f"{proposal.name} is no longer approved, and no policy approves it.")
-        print_command("To approve it again", command("approve", repository, mark_name(proposal)))
+        print_sentence(f"{proposal.name} is not approved, and no policy will approve it.")
+        print_command("To approve the mark", command("approve", repository, mark_name(proposal)))
 
 
 # --- input ----------------------------------------------------------------------------------------------------------
@@ -240,7 +240,7 @@ def show_approval(proposal: Proposal, granted: Approval, *, as_json: bool) -> No
         f"{proposal.name} is approved by {granted.who} until {granted.until:%Y-%m-%d %H:%M:%S} UTC. "
         "Nothing was deleted."
     )
-    print_command("To revoke it", command("revoke", proposal.target.repository.id, mark_name(proposal)))
+    print_command("To revoke the approval", command("revoke", proposal.target.repository.id, mark_name(proposal)))
     print_command("Next", command("sweep", proposal.target.repository.id, granted.mark_id))
 
 

@@ -23,7 +23,7 @@ from lakegc_assets.cli.console import outcomes_table, print_command, print_sente
 from lakegc_assets.cli.escaping import print_text
 from lakegc_assets.cli.invocation import command
 from lakegc_assets.cli.mark import Servers
-from lakegc_assets.formatting import plural, was_or_were
+from lakegc_assets.formatting import is_or_are, outcome_in_words, plural, was_or_were
 from lakegc_assets.progress import publish
 from spark_resources.copying.copy_log import CopyStatus
 from spark_resources.errors import FinishedWithFailures, LakegcError, WrongUsage
@@ -96,12 +96,11 @@ def show_summary(summary: Backup, to: str) -> None:
         ),
     )
     not_copied = summary.marked - summary.copied
-    listed = f"the backup's list of objects ({summary.dataset['folder']} in {to})"
-    why = f". The reason for each of the other {not_copied:,} is in {listed}" if not_copied else ""
-    verb = "is" if summary.copied == 1 else "are"
+    list_location = f"the backup's list of objects ({summary.dataset['folder']} in {to})"
+    why = f". For the other {not_copied:,}, the reason is in {list_location}" if not_copied else ""
     print_sentence(
-        f"{summary.copied:,} of the mark's {plural(summary.marked, 'object')} {verb} in the backup; each copy was "
-        f"verified against its original{why}. The backup took {summary.seconds:,.1f} s."
+        f"{summary.copied:,} of the mark's {plural(summary.marked, 'object')} {is_or_are(summary.copied)} in the "
+        f"backup; each copy was verified against its original{why}. The backup took {summary.seconds:,.1f} s."
     )
     repository_and_mark = (summary.subject.repository, summary.subject.mark_id)
     sample_size = str(min(100, max(1, summary.copied)))
@@ -209,8 +208,7 @@ def result_lines(result: RestoreResult) -> Iterator[str]:
     subject, restored = result.backup.subject, result.objects[CopyStatus.COPIED.value]
     yield (
         f"Mark {subject.mark_id} of {subject.repository}: {plural(restored, 'object')} ({size(result.restored_bytes)}) "
-        f"{'was' if restored == 1 else 'were'} restored, {result.objects[CopyStatus.ALREADY_THERE.value]:,} already "
-        "existed."
+        f"{was_or_were(restored)} restored, and {result.objects[CopyStatus.ALREADY_THERE.value]:,} already existed."
     )
     yield f"A new lookup found {result.stored_count:,} of these objects in the store."
     if result.path_count:
@@ -219,14 +217,16 @@ def result_lines(result: RestoreResult) -> Iterator[str]:
     else:
         yield "The mark records no paths for these objects, so none were requested from lakeFS."
     if result.not_in_backup:
-        counts = ", ".join(f"{count:,} {name}" for name, count in sorted(result.not_in_backup.items()))
-        yield f"Not included in the backup: {counts}."
+        counts = ", ".join(
+            f"{count:,} {outcome_in_words(name)}" for name, count in sorted(result.not_in_backup.items())
+        )
+        yield f"Objects not included in the backup: {counts}."
 
 
 def problems(result: RestoreResult) -> Iterator[str]:
     """The reasons why objects weren't restored or can't be read, with the first few objects for each."""
     kinds = (
-        (len(result.unknown_keys), "of the given keys not in the backup", [repr(key) for key in result.unknown_keys]),
+        (len(result.unknown_keys), "not in the backup", [repr(key) for key in result.unknown_keys]),
         (
             result.objects[CopyStatus.VANISHED.value],
             "missing from the backup",
@@ -234,18 +234,18 @@ def problems(result: RestoreResult) -> Iterator[str]:
         ),
         (
             result.objects[CopyStatus.KEY_CONFLICT.value],
-            "with another object at the key, which is kept",
+            "not restored, because a different object is at the key",
             [repr(key) for key in result.key_conflicts],
         ),
         (
             result.objects[CopyStatus.FAILED.value] + result.objects[CopyStatus.COLD.value],
             "failed",
-            [f"{key!r}: {why}" for key, why in result.failures.items()],
+            [f"{key!r}, because {why}" for key, why in result.failures.items()],
         ),
         (
             len(result.unreadable_paths),
             "unreadable through lakeFS",
-            [f"{key!r}: {why}" for key, why in result.unreadable_paths.items()],
+            [f"{key!r}, because {why}" for key, why in result.unreadable_paths.items()],
         ),
     )
     for count, problem, examples in kinds:

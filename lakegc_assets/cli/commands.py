@@ -65,8 +65,8 @@ def settings_options(
         bool, typer.Option("--version", help="show lakegc's version and exit", callback=show_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Settings come from options, then LAKEGC_* variables, then lakegc.toml, then lakectl's variables and
-    ~/.lakectl.yaml."""
+    """Settings come from options, then LAKEGC_* environment variables, then lakegc.toml, then lakectl's environment
+    variables and ~/.lakectl.yaml."""
     context.obj.command = context.invoked_subcommand or ""
     if setting:
         apply_settings(setting)
@@ -76,7 +76,7 @@ def settings_options(
 
 def apply_settings(assignments: list[str]) -> None:
     """Set these settings as environment variables, which the job's resources read. Raises `WrongUsage` for an
-    unknown, renamed or secret setting, or a missing value."""
+    unknown, renamed or secret setting, a missing value, or a list that is already set."""
     from spark_resources.errors import did_you_mean
     from spark_resources.settings import ADDITIVE_SETTINGS, RENAMED, Settings
 
@@ -93,7 +93,7 @@ def apply_settings(assignments: list[str]) -> None:
         if Settings.is_secret(name, value):
             raise WrongUsage(
                 f"--set {name}: other users of this machine can read command lines, and shells save them. Set the "
-                f"variable LAKEGC_{name.upper()} instead"
+                f"environment variable LAKEGC_{name.upper()} instead"
                 + (", or write it into ~/.lakectl.yaml" if name == "secret_access_key" else "")
             )
         variable = f"LAKEGC_{name.upper()}"
@@ -137,7 +137,9 @@ def mark(
     ] = None,
     inventory: Annotated[
         str,
-        typer.Option(help="read this list instead of listing the store: an S3 Inventory manifest.json, Parquet or CSV"),
+        typer.Option(
+            help="read this list instead of listing the store: an S3 Inventory manifest.json, or a Parquet or CSV file"
+        ),
     ] = "",
     inventory_taken: Annotated[
         str, typer.Option(help="start time of an inventory without a manifest, e.g. 2026-11-21T00:00:00Z")
@@ -269,11 +271,12 @@ def sweep(
     mark_id: Annotated[str, typer.Argument(metavar="MARK", help="an approved mark's id, or 'latest'")],
     rate: Annotated[float | None, typer.Option(help="maximum number of keys per second", min=0.1)] = None,
     quarantine: Annotated[
-        bool, typer.Option("--quarantine", help="quarantine objects instead of deleting them; undo or purge them later")
+        bool,
+        typer.Option("--quarantine", help="quarantine objects instead of deleting them; restore or purge them later"),
     ] = False,
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Delete approved objects that are still garbage. If interrupted, run it again to resume."""
+    """Delete approved objects that are still garbage. If interrupted, run the command again to resume."""
     from lakegc_assets.cli import sweep as sweeps
     from lakegc_assets.sweep.preconditions import SweepOptions
 
@@ -308,7 +311,7 @@ def backup(
     bandwidth: Annotated[str, typer.Option(help="maximum total bytes per second, e.g. 50M")] = "",
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Copy a mark's expired objects to another bucket or folder. If interrupted, run it again to resume."""
+    """Copy a mark's expired objects to another bucket or folder. If interrupted, run the command again to resume."""
     from lakegc_assets.backup.context import CopyLimits
     from lakegc_assets.cli import backup as backups
 
@@ -326,14 +329,12 @@ def restore(
     mark_id: Annotated[str, typer.Argument(metavar="MARK", help="the id of a mark that was backed up, or 'latest'")],
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="destination that the backup was written to")],
     prefix: Annotated[
-        str, typer.Option(help="restore only objects with addresses that start with this, e.g. data/")
+        str, typer.Option(help="restore only objects whose addresses start with this prefix, e.g. data/")
     ] = "",
     keys: Annotated[Path | None, typer.Option(help="restore only the addresses in this file, one per line")] = None,
     drill: Annotated[
         int,
-        typer.Option(
-            metavar="N", help="test restore: restore N objects to a scratch location, compare them, delete them", min=0
-        ),
+        typer.Option(metavar="N", help="test: restore N objects to a scratch location, compare and delete them", min=0),
     ] = 0,
     seed: Annotated[int, typer.Option(help="seed for the random sample of --drill")] = 0,
     scratch: Annotated[
@@ -408,11 +409,12 @@ def retire(
         ),
     ] = "",
     apply: Annotated[
-        bool, typer.Option("--apply", help="retire them; without it, only show what would be done")
+        bool, typer.Option("--apply", help="retire the marks instead of only showing which would be retired")
     ] = False,
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Remove the files of old marks that nothing needs. Shows them first; records and reports remain."""
+    """Remove the files of old marks that nothing needs. Only shows them unless --apply is set; records and reports
+    remain."""
     from lakegc_assets.cli import retire as retirement
 
     age = retirement.parse_older_than(older_than)
@@ -459,7 +461,7 @@ def what_if(
     dropped: Annotated[
         list[str] | None, typer.Option("--drop-branch", metavar="BRANCH", help="as if this branch were deleted")
     ] = None,
-    min_age: Annotated[str, typer.Option(help="another minimum age of objects, e.g. 7d")] = "",
+    min_age: Annotated[str, typer.Option(help="a different minimum age of objects, e.g. 7d")] = "",
     hold: Annotated[
         list[str] | None,
         typer.Option(metavar="WHAT", help="one more hold: an object's key, tags=PATTERN, branches=PATTERN:DAYS, …"),
@@ -484,8 +486,10 @@ def explain(
     name: Annotated[
         str, typer.Argument(metavar="PATH|ADDRESS", help="a path in lakeFS, or an object's address: a key or a URI")
     ],
-    is_path: Annotated[bool, typer.Option("--path", help="it is a path in lakeFS")] = False,
-    is_address: Annotated[bool, typer.Option("--address", help="it is an address in the store")] = False,
+    is_path: Annotated[bool, typer.Option("--path", help="treat the argument as a path in lakeFS")] = False,
+    is_address: Annotated[
+        bool, typer.Option("--address", help="treat the argument as an address in the store")
+    ] = False,
     mark_id: Annotated[str, typer.Option("--mark", metavar="MARK", help="as of this mark; the newest by default")] = (
         "latest"
     ),
@@ -519,10 +523,12 @@ def rules(
     repository: RepositoryArgument,
     file: Annotated[
         Path | None,
-        typer.Option("--set", metavar="FILE", help="set the rules in this file: JSON as in lakeFS, or YAML"),
+        typer.Option("--set", metavar="FILE", help="set the rules from this file: JSON as in lakeFS, or YAML"),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="with --set: don't prompt if retention becomes shorter")] = False,
-    by: Annotated[str | None, typer.Option(help="with --set: who changes the rules; the user by default")] = None,
+    by: Annotated[
+        str | None, typer.Option(help="with --set: who changes the rules; the current user by default")
+    ] = None,
     history: Annotated[bool, typer.Option("--history", help="list the changes that lakegc made")] = False,
     output: FormatOption = Format.TABLE,
 ) -> None:
@@ -547,7 +553,7 @@ def fsck(
     repository: RepositoryArgument,
     write_missing: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="write the missing live addresses to this file, for --accept-missing"),
+        typer.Option(metavar="FILE", help="write the missing live addresses to this file, for 'mark --accept-missing'"),
     ] = None,
     output: FormatOption = Format.TABLE,
 ) -> int:
@@ -565,10 +571,10 @@ def doctor(
     repository: Annotated[
         str | None, typer.Argument(metavar="[REPO]", help="also check this repository and its store")
     ] = None,
-    spark: Annotated[bool, typer.Option("--spark", help="also start Spark, which takes seconds")] = False,
+    spark: Annotated[bool, typer.Option("--spark", help="also start Spark, which takes a few seconds")] = False,
     output: FormatOption = Format.TABLE,
 ) -> int:
-    """Check whether lakegc can work here, and what to do if not. Deletes nothing but its own test files."""
+    """Check whether lakegc can work here, and if not, say what to do. Deletes nothing but its own test files."""
     from lakegc_assets.cli import doctor as doctors
 
     with progress(repository) as status:
@@ -589,7 +595,7 @@ def ui(
     check_java()
     refuse_port_in_use(host, port)
     home = dagster_home(os.environ)
-    print_text(f"Dagster's UI is at http://{host}:{port}; its history is in {home}. Press Ctrl-C to stop it.")
+    print_text(f"Dagster's UI is at http://{host}:{port}, and its history in {home}. Press Ctrl-C to stop the UI.")
     sys.stdout.flush()
     serve_ui(home, host=host, port=port)
 

@@ -26,8 +26,8 @@ HIDDEN = "(set, not shown)"
 
 @printing()
 def show(repository: str | None, *, show_defaults: bool, as_json: bool) -> None:
-    """Print the settings that apply to a repository, or to all of them. Raises `WrongUsage` if one is invalid, in any
-    section of the fleet file."""
+    """Print the settings that apply to a repository, or to all repositories. Raises `WrongUsage` if a setting is
+    invalid, even in a section of the fleet file that doesn't apply."""
     if repository is not None:
         Partition.of(repository, "any")
     fleet = Settings.fleet_file(os.environ)

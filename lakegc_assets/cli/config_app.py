@@ -8,17 +8,19 @@ import typer
 from lakegc_assets.cli.options import Format, FormatOption
 
 config_app = typer.Typer(
-    help="Check the configuration. It consists of variables, the fleet file and lakectl's file.", no_args_is_help=True
+    help="Check the configuration. It consists of environment variables, the fleet file and lakectl's file.",
+    no_args_is_help=True,
 )
 
 
 @config_app.command()
 def check(
     repository: Annotated[
-        str | None, typer.Argument(metavar="[REPO]", help="a repository's id; by default what all have in common")
+        str | None,
+        typer.Argument(metavar="[REPO]", help="a repository's id; by default, settings common to all repositories"),
     ] = None,
     show_defaults: Annotated[
-        bool, typer.Option("--defaults", help="also show settings that have their default")
+        bool, typer.Option("--defaults", help="also show settings that have their default value")
     ] = False,
     output: FormatOption = Format.TABLE,
 ) -> None:

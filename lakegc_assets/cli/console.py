@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lakegc_assets.cli.escaping import escaped
-from lakegc_assets.formatting import age, escaped_name, size
+from lakegc_assets.formatting import age, escaped_name, outcome_in_words, size
 
 __all__ = [
     "EscapingConsole",
@@ -103,16 +103,18 @@ def cell(name: str) -> Text:
 
 
 def outcomes_table(
-    outcomes: type[StrEnum], objects: Mapping[str, int], sizes: Mapping[str, int], total: tuple[str, int, int]
+    outcomes: type[StrEnum], objects: Mapping[str, int], sizes: Mapping[str, int], total_row: tuple[str, int, int]
 ) -> Table:
-    """A table of objects and bytes by outcome, without empty outcomes. The last row is the total."""
+    """A table of objects and bytes by outcome, without empty outcomes. `total_row` is the last row: its label, and the
+    number and bytes of the objects that it counts."""
+    label, total_objects, total_bytes = total_row
     table = Table()
     table.add_column("outcome")
     table.add_column("objects", justify="right")
     table.add_column("bytes", justify="right")
     for outcome in outcomes:
         if count := objects.get(outcome.value):
-            table.add_row(outcome.value, f"{count:,}", size(sizes.get(outcome.value, 0)))
+            table.add_row(outcome_in_words(outcome.value), f"{count:,}", size(sizes.get(outcome.value, 0)))
     table.add_section()
-    table.add_row(total[0], f"{total[1]:,}", size(total[2]))
+    table.add_row(label, f"{total_objects:,}", size(total_bytes))
     return table

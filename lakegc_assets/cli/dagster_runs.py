@@ -53,8 +53,9 @@ def dagster_home(environ: Mapping[str, str]) -> Path:
 
 def _warn_of_temporary_history(folder: Path) -> None:
     warnings.warn(
-        f"Dagster's history is in {folder}, since the home folder isn't writable. To keep the history, set "
-        "DAGSTER_HOME to a persistent folder. Marks, approvals and reports are stored in the namespace in any case.",
+        f"Dagster's history is in the temporary folder {folder}, since the home folder isn't writable. To keep the "
+        "history, set DAGSTER_HOME to a persistent folder. Marks, approvals and reports are stored in the namespace in "
+        "any case.",
         LakegcWarning,
         stacklevel=1,
     )
@@ -87,7 +88,8 @@ concurrency:
 
 
 def prepare_home(home: Path) -> None:
-    """Make this the Dagster home of this process, with lakegc's settings unless it has its own `dagster.yaml`."""
+    """Make a folder the Dagster home of this process, and write lakegc's settings to it unless it has a
+    `dagster.yaml`."""
     settings = home / "dagster.yaml"
     with suppress(FileExistsError), open_private(settings, os.O_EXCL) as file:
         file.write(DAGSTER_SETTINGS.encode())
@@ -97,7 +99,7 @@ def prepare_home(home: Path) -> None:
 def open_instance(home: Path) -> dg.DagsterInstance:
     """Prepare a home, and return its Dagster instance.
 
-    Raises `WrongUsage` if its `dagster.yaml` is invalid, or needs a variable or a package that is missing,
+    Raises `WrongUsage` if its `dagster.yaml` is invalid, or needs an environment variable or a package that is missing,
     `Unavailable` if its database can't be used.
     """
     prepare_home(home)
@@ -111,12 +113,18 @@ def instance_error(settings: Path, error: Exception) -> LakegcError:
     """The error for an instance that can't be opened with these settings, with Dagster's reason in one sentence."""
     text = str(error)
     if "Couldn't import module dagster_postgres" in text:
-        return WrongUsage(f"{settings} needs a package that isn't installed: pip install 'lakegc[postgres]'")
+        return WrongUsage(
+            f"{settings} needs a package that isn't installed. To install it: pip install 'lakegc[postgres]'"
+        )
     if isinstance(error, ModuleNotFoundError) and error.name == "psycopg":
-        return WrongUsage(f"{settings} has to name its driver: add 'scheme: postgresql+psycopg2' to postgres_db.")
+        return WrongUsage(
+            f"{settings} has to name the database driver: add 'scheme: postgresql+psycopg2' to postgres_db."
+        )
     if unset := sorted(set(re.findall(r'environment variable "(\w+)" which is not set', text))):
         names = ", ".join(unset)
-        return WrongUsage(f"{settings} needs variables that aren't set: {names}. Set them, or correct the file.")
+        return WrongUsage(
+            f"{settings} needs environment variables that aren't set: {names}. Set them, or correct the file."
+        )
     if isinstance(error, dg.DagsterInvalidConfigError):
         problems = re.findall(r"^ *Error \d+: (.*?)(?: Expected: .*)?$", text, re.MULTILINE) or text.splitlines()[:1]
         return WrongUsage(f"{settings} is invalid: {' '.join(problems)} Correct it.")
@@ -140,12 +148,13 @@ def serve_ui(home: Path, *, host: str, port: int) -> NoReturn:
 
 
 def refuse_port_in_use(host: str, port: int) -> None:
-    """Raise `Unavailable` if the port is in use: Dagster reports that only after pages of output, or not at all."""
+    """Raise `Unavailable` if the UI can't listen on this port, usually because it is in use: Dagster reports that only
+    after pages of output, or not at all."""
     try:
         socket.create_server((host, port)).close()
     except (OSError, OverflowError) as error:
         problem = str(getattr(error, "strerror", None) or error).partition(" (while")[0]
-        raise Unavailable(f"can't listen on {host}:{port}: {problem}. Choose another --port, or --host.") from None
+        raise Unavailable(f"can't listen on {host}:{port}: {problem}. Choose another --port or --host.") from None
 
 
 def run_mark(
@@ -229,13 +238,13 @@ def history_error(error: SQLAlchemyError) -> Unavailable:
     reason = str(error.__cause__ or error).partition("\n")[0]
     return Unavailable(
         f"the run stopped because Dagster's history can't be written: {full_stop(reason)} Check its database and the "
-        "space on its disk, or set DAGSTER_HOME to another folder. Marks and receipts are in the namespace: a sweep "
-        "resumes if you run the same command again; instead of an unfinished mark, make a new one."
+        "space on its disk, or set DAGSTER_HOME to another folder. Marks and receipts are in the namespace, so a sweep "
+        "resumes if you run the same command again. An unfinished mark doesn't: make a new one."
     )
 
 
 def show_on_overview(instance: dg.DagsterInstance, run_id: str) -> None:
-    """Make the UI's Overview page show a finished run of this process: it only shows runs of known code locations.
+    """Make the UI's Overview page, which shows only runs of known code locations, show a finished run of this process.
 
     Dagster has no public API for this, so the UI tests check that it still works.
     """

@@ -76,7 +76,7 @@ def run(folder: Path | None, store: str | None, *, now: datetime, status: Callab
     """Replay the example in a sandbox, with its objects in a local folder or an object store: mark, review, back up,
     approve, sweep and restore it, and read everything again after the sweep and after the restore.
 
-    Raises `WrongUsage` for a folder that isn't empty, or a location in a store that has an earlier demo.
+    Raises `WrongUsage` for a folder that isn't empty, or a store location that already has an earlier demo.
     """
     root = Path(tempfile.mkdtemp(prefix="lakegc-demo-")) if folder is None else folder
     if folder is not None and folder.exists() and any(folder.iterdir()):
@@ -219,9 +219,9 @@ def show(result: DemoResult) -> None:
     """Print the verdicts, the expired objects, the mark's location, and the next commands."""
     example = result.example
     print_sentence(
-        "The worked example of lakeFS's documentation: main is retained for 21 days, dev for 7. Dates are the "
-        "documented ones, and the mark is made on 2022-03-31. In the sandbox all dates are shifted so that this day "
-        "is today.\n"
+        "The worked example from lakeFS's documentation: main is retained for 21 days, dev for 7. Dates are shown as "
+        "documented, with the mark made on 2022-03-31. In the sandbox, all dates are shifted so that this day is "
+        "today.\n"
     )
     commits = Table()
     for heading in ("date", "commit", "verdict", "why", "until"):
@@ -248,7 +248,7 @@ def show(result: DemoResult) -> None:
     )
     print_sentence(f"Backed up {result.backup.copied} of {result.backup.marked} objects to {result.backup_to}")
     swept = ", ".join(f"{count} {name}" for name, count in sorted(report.objects.items()))
-    print_sentence(f"Approved by {APPROVER}, re-verified, and swept: {swept} of {report.approved}.")
+    print_sentence(f"Approved by {APPROVER}, re-verified and swept: {swept}, out of {report.approved} approved.")
     print_sentence(
         f"Read back: {result.kept} files of retained commits are intact, byte for byte, and {result.lost} are not; "
         f"{result.gone} of {expired} expired objects return 410 Gone."

@@ -1,4 +1,4 @@
-"""Changes from one mark to another, as totals or object by object. Each set is read once, in address order."""
+"""Changes between two marks, as totals or object by object. Each set is read once, in address order."""
 
 from __future__ import annotations
 
@@ -153,7 +153,8 @@ def show(repository: str, first: str, second: str, *, list_all: bool, output_for
 
 
 def open_both(repository: str, first: str, second: str) -> tuple[Mark, Mark]:
-    """Open two finished marks. Raises `WrongUsage` unless they belong to one repository, the earlier one first."""
+    """Open two finished marks. Raises `WrongUsage` unless both belong to the same repository and the first one is
+    earlier."""
     before, after = open_mark(repository, first), open_mark(repository, second)
     refuse_earlier_format(after.record, "compared with an earlier mark")
     old, new = before.record, after.record
@@ -182,7 +183,11 @@ def show_difference(before: MarkRecord, after: MarkRecord, diff: Difference) -> 
         f"{amount_in_words(diff.still_expired)} unchanged."
     )
     if no_longer_expired.objects:
-        parts = [f"{amount_in_words(amount)} {outcome}" for outcome, amount in diff.outcomes.items() if amount.objects]
+        parts = [
+            f"{amount_in_words(amount)} {'kept (referenced again, or unclear)' if outcome == KEPT else outcome}"
+            for outcome, amount in diff.outcomes.items()
+            if amount.objects
+        ]
         print_sentence(f"No longer expired: {'; '.join(parts)}.")
     for name, (old, new) in differing_settings(before, after).items():
         print_sentence(f"The marks differ in {name}: {old}, then {new}.")

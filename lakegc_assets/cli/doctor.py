@@ -35,7 +35,7 @@ COLORS = {Status.OK: "green", Status.WARNING: "yellow", Status.PROBLEM: "red", S
 
 
 def examine(repository: str | None, *, with_spark: bool, status: Callable[[str], None]) -> list[Finding]:
-    """The findings on this machine. Raises `WrongUsage` if no repository can have this id."""
+    """The findings on this machine. Raises `WrongUsage` if the repository's id is invalid."""
     if repository is not None:
         Partition.of(repository, "any")
     surroundings = Surroundings(

@@ -59,7 +59,7 @@ def print_json_line(message: str, *, level: str) -> None:
 
 
 def show_warnings() -> None:
-    """From now on, show lakegc's own warnings like its errors. Python still shows warnings of libraries as usual."""
+    """From now on, show lakegc's own warnings like its errors. Python still shows warnings from libraries as usual."""
     show_other = warnings.showwarning
 
     def show(

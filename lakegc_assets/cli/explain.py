@@ -17,6 +17,7 @@ from lakegc_assets.formatting import plural
 from lakegc_assets.queries.addresses import REASONS, YOUNG, Decision
 from lakegc_assets.queries.explanation import Explanation, explain_name
 from lakegc_assets.rules.garbage import COMMITTED
+from spark_resources.errors import full_stop
 from spark_resources.mark_store.record import MarkRecord
 from spark_resources.model import MarkState, Outcome
 
@@ -58,7 +59,7 @@ def show_explanation(explanation: Explanation) -> None:
     record, rows, name = explanation.history.record, explanation.rows.to_pylist(), explanation.history.repository
     print_sentence(
         f"As of mark {record.mark_id} of {name} ({record.state}), whose listing began "
-        f"{moment(record.start)}, and of all sweeps since."
+        f"{moment(record.start)}, and of all sweeps since then."
     )
     if explanation.path is not None:
         print_sentence(f"{escaped_name(explanation.path)} has, or had, {plural(len(rows), 'address')}.")
@@ -69,11 +70,12 @@ def show_explanation(explanation: Explanation) -> None:
         show_commits(row)
         show_next(row, record, name)
     if len(rows) > ADDRESSES_SHOWN:
-        print_sentence(f"… and {plural(len(rows) - ADDRESSES_SHOWN, 'address')} more; --format json has all of them.")
+        more = plural(len(rows) - ADDRESSES_SHOWN, "more address")
+        print_sentence(f"… and {more}; --format json shows all of them.")
     for mark_id, why in sorted(explanation.unreadable.items()):
         print_sentence(
-            f"The outcomes of the sweep of mark {mark_id} can't be read, so it may have deleted objects that are "
-            f"described here as not stored: {why}"
+            f"The outcomes of the sweep of mark {mark_id} can't be read: {full_stop(why)} That sweep may have deleted "
+            "objects that are described here as not stored."
         )
     print_command("Everything that the mark would delete", command("review", name, record.mark_id))
 
@@ -96,7 +98,7 @@ def sentences(row: Row, record: MarkRecord) -> Iterator[str]:
     if row["decision"] == Decision.KEPT:
         yield until_sentence(row)
     if row["served_by"]:
-        yield f"Served now by {plural(len(row['served_by']), 'branch')}: {some(row['served_by'])}."
+        yield f"Served now by {plural(len(row['served_by']), 'branch')}: {first_names(row['served_by'])}."
     if row["reason"]:
         yield expired_sentence(row)
     for swept in row["sweeps"]:
@@ -117,7 +119,7 @@ def state_of(row: Row, record: MarkRecord) -> str:
 def sentence_about(reason: str, row: Row) -> str:
     detail = row["detail"]
     if reason == "hold" and detail:
-        return f"{REASONS[reason]}: {detail}"
+        return f"{REASONS[reason]} ({detail})"
     if reason == "branch" and detail:
         return str(detail)
     return REASONS[reason]
@@ -128,16 +130,16 @@ def until_sentence(row: Row) -> str:
         return f"Until {moment(row['kept_until'])}, unless branches, rules or references change before then."
     heads = sorted({c["branch"] for c in row["commits"] if c["retained"] and c["until"] is None and c["branch"]})
     if COMMITTED in row["kept_by"] and heads:
-        return f"For as long as it is in the newest commit of {some(heads)}."
+        return f"For as long as it is in the newest commit of {first_names(heads)}."
     if YOUNG in row["kept_by"] and COMMITTED not in row["kept_by"]:
-        return "How long isn't known in advance: its modification time isn't a plausible one."
+        return "How long isn't known in advance: its modification time isn't plausible."
     if set(row["kept_by"]) <= {COMMITTED, YOUNG}:
-        return "There is no rule by which it would expire: the repository has none, or only the server retains it."
+        return "No rule expires it: the repository has no rules, or only the server's list of commits retains it."
     return "How long isn't known in advance: it depends on more than age and retention rules."
 
 
-def some(names: Sequence[str]) -> str:
-    """The first of these names, and how many more there are."""
+def first_names(names: Sequence[str]) -> str:
+    """The first few names, and how many more there are."""
     more = f" and {len(names) - NAMES_SHOWN:,} more" if len(names) > NAMES_SHOWN else ""
     return ", ".join(map(escaped_name, names[:NAMES_SHOWN])) + more
 
@@ -191,14 +193,14 @@ def show_commits(row: Row) -> None:
             cell(message if len(message) <= MAX_MESSAGE_LENGTH else f"{message[: MAX_MESSAGE_LENGTH - 1]}…"),
         )
     more = f", the newest {COMMITS_SHOWN} of {len(commits):,}" if len(commits) > COMMITS_SHOWN else ""
-    print_table(f"Commits that contain it{more}", table)
+    print_table(f"Commits that contain the object{more}", table)
 
 
 def show_next(row: Row, record: MarkRecord, repository: str) -> None:
     outcome = row["sweeps"][-1] if row["sweeps"] else None
     if outcome is not None and outcome["outcome"] == Outcome.QUARANTINED:
-        print_command("To bring it back", command("undo", repository, outcome["mark_id"]))
+        print_command("To restore the object", command("undo", repository, outcome["mark_id"]))
     elif row["decision"] == Decision.EXPIRED and record.state is MarkState.APPROVED:
-        print_command("A sweep may delete it. To prevent that", command("revoke", repository, record.mark_id))
+        print_command("A sweep may delete the object. To prevent that", command("revoke", repository, record.mark_id))
     elif outcome is not None:
-        print_command("Everything that sweep did", command("report", repository, outcome["mark_id"]))
+        print_command("Everything that the sweep did", command("report", repository, outcome["mark_id"]))

@@ -45,8 +45,8 @@ MAX_COMMANDS = 10
 
 @dataclass(frozen=True, slots=True)
 class RepositoryRow:
-    """One repository in the overview. Times are by the clock of its store; `age` is that of the newest mark. `error`
-    says why the repository can't be read; the other fields are then empty."""
+    """One repository in the overview. Times are by the clock of its store. `error` says why the repository can't be
+    read; the other fields are then empty."""
 
     repository: str
     owners: tuple[str, ...] = ()
@@ -67,7 +67,7 @@ class RepositoryRow:
 
     @property
     def waits(self) -> str:
-        """What the repository is waiting for, and from whom."""
+        """What the repository is waiting for, and who should do it if a person has to."""
         owners = f" by {', '.join(self.owners)}" if self.owners and self.next.is_person else ""
         return f"{self.next.waits_for}{owners}"
 
@@ -124,8 +124,8 @@ def read_row(servers: Servers, repository: lakefs.Repository, configuration: lak
 
 def newest_marks(place: Place, history: History, *, now: datetime) -> list[SeenMark]:
     """The newest marks of a namespace, the newest first: those of its history, and others with the last ids. Withdraws
-    their summaries for the reference collector that no valid approval permits. Unsigned records are left out, and so
-    are earlier marks that were swept without failures: nothing is left to do for them."""
+    their summaries for the reference collector if no valid approval permits these. Unsigned records are left out, and
+    so are earlier marks that were swept without failures: nothing is left to do for them."""
     finished = {mark.mark_id for mark in history.marks}
     ids = folder_ids(place.store())
     holder = current_holder(place.store())
@@ -163,7 +163,8 @@ def show(rows: Sequence[RepositoryRow]) -> None:
     for row in waiting[:MAX_COMMANDS]:
         print_command(f"{row.repository} is waiting for {row.waits}", command(*row.next.command))
     if len(waiting) > MAX_COMMANDS:
-        print_sentence(f"… and {len(waiting) - MAX_COMMANDS:,} more wait; --format json has all commands.")
+        more = plural(len(waiting) - MAX_COMMANDS, "more repository")
+        print_sentence(f"… and {more}; --format json shows all commands.")
     for row in rows:
         if row.problem:
             print_sentence(full_stop(f"{row.repository}: {row.problem}"))
@@ -223,11 +224,11 @@ def sweep_in_words(row: RepositoryRow) -> str:
 def totals_in_words(rows: Sequence[RepositoryRow]) -> str:
     """The line below the table."""
     totals = sums(rows)
-    unreadable = f", {totals['unreadable']:,} can't be read" if totals["unreadable"] else ""
+    unreadable = f", {totals['unreadable']:,} unreadable" if totals["unreadable"] else ""
     count = totals["repositories"]
     at_most = "Up to " if any(row.swept_since for row in rows) else ""
     return (
-        f"{count:,} {'repository' if count == 1 else 'repositories'}: {totals['waiting']:,} wait for a person"
+        f"{plural(count, 'repository')}: {totals['waiting']:,} waiting for a person"
         f"{unreadable}. {at_most}{plural(totals['expired'], 'object')} ({size(totals['expired_bytes'])}) in the newest "
         f"marks {'is' if totals['expired'] == 1 else 'are'} expired and not swept; "
         f"{plural(totals['freed_objects'], 'object')} ({size(totals['freed_bytes'])}) freed in all."

@@ -124,7 +124,7 @@ def show_verified(report: Report) -> None:
         "commits": f"{number('commits')} verified by their ids",
         "metaranges": f"{number('metaranges')} verified by content hash",
         "ranges": f"{number('ranges')} verified by content hash, {plural(report.verified['entries'], 'entry')} decoded",
-        "other tables": f"{number('dump_tables')} of the reference dump, {number('other_tables')} unreferenced",
+        "other tables": f"{number('dump_tables')} in the dump of references, {number('other_tables')} unreferenced",
         "live objects": live,
         "outside the namespace": f"{plural(report.verified['outside'], 'address')}, not looked up",
         "read": f"{read}, {size(int(report.rate))}/s; {report.seconds:.1f} s in total",

@@ -87,7 +87,7 @@ def sign(repository: str, *, yes: bool) -> None:
     for hold in unsigned.holds:
         print_sentence(f"  {hold.id}: {hold.what}, {end_in_words(hold)}, by {hold.owner}")
     for hold_id in unsigned.missing:
-        print_sentence(f"  {hold_id} is in the newest signed file used by a mark, but not in this one")
+        print_sentence(f"  {hold_id} is in the newest signed file that a mark used, but not in this file")
     if not yes:
         if not sys.stdin.isatty():
             raise WrongUsage(
@@ -128,7 +128,7 @@ def show(repository: str, *, as_json: bool) -> None:
             source_of(hold, known),
         )  # fmt: skip
     print_table(f"Holds of {repository}", table)
-    print_command("Show what they match now", command("holds", repository, "check"))
+    print_command("Show what the holds match now", command("holds", repository, "check"))
 
 
 @printing()
@@ -171,7 +171,7 @@ def matches(target: Target, servers: Servers, holds: Sequence[Hold], now: dateti
     if report.findings:
         first = report.findings[0]
         raise Refused(
-            f"can't determine what is on hold: {first.what} {first.id}: {first.why}. Run 'lakegc fsck "
+            f"can't determine what is on hold, because of the {first.what} {first.id}: {first.why}. Run 'lakegc fsck "
             f"{target.repository.id}'.",
             invariant=3,
         )

@@ -11,7 +11,7 @@ holds_app = typer.Typer(
     help="Manage holds, which keep objects that would expire. Holds match tags, commits, branches, paths or keys.",
     no_args_is_help=True,
 )
-JsonOption = Annotated[bool, typer.Option("--json", help="one JSON document, for scripts")]
+JsonOption = Annotated[bool, typer.Option("--json", help="print one JSON document, for scripts")]
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="the hold's id: lower-case letters, digits and ._-")]
 
 
@@ -40,11 +40,11 @@ def add(
         str | None, typer.Option(metavar="PATTERN", help="hold objects of commits with matching tags")
     ] = None,
     history: Annotated[
-        bool, typer.Option("--history", help="with --tags: also hold the objects of their ancestors")
+        bool, typer.Option("--history", help="with --tags: also hold the objects of the tagged commits' ancestors")
     ] = False,
     commits: Annotated[
         str | None,
-        typer.Option(metavar="KEY=PATTERN", help="hold objects of commits with this metadata, e.g. legal=hold"),
+        typer.Option(metavar="KEY=PATTERN", help="hold objects of commits with matching metadata, e.g. legal=hold"),
     ] = None,
     branches: Annotated[
         str | None, typer.Option(metavar="PATTERN", help="retain commits of matching branches for at least --days")
@@ -60,7 +60,7 @@ def add(
         str | None, typer.Option(help="last day (UTC), or a time with a time zone; no end by default")
     ] = None,
 ) -> None:
-    """Add a hold. '*' in a pattern matches any text including slashes; quote it."""
+    """Add a hold. '*' in a pattern matches any text including slashes; quote patterns in the shell."""
     from lakegc_assets.cli import holds
 
     fields: dict[str, Any] = {"id": hold_id, "owner": owner, "reason": reason, "until": until}

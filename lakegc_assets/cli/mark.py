@@ -82,8 +82,8 @@ def refuse_used_id(target: Target, partition: Partition) -> None:
     foreign = {mark.mark_id for mark in reference_marks(target.place, own_ids=frozenset())}
     if partition.mark_id in foreign or Mark.exists(target.place, partition.mark_id):
         raise WrongUsage(
-            f"mark id {partition.mark_id} is in use in {partition.repository}. Choose another one, or leave it out to "
-            "use the current time. An unfinished mark can be resumed in the Dagster UI."
+            f"mark id {partition.mark_id} is in use in {partition.repository}. Choose another id, or leave out "
+            "--mark-id to use the current time. An unfinished mark can be resumed in the Dagster UI."
         )
 
 
@@ -145,14 +145,16 @@ def show_mark(record: MarkRecord, *, as_json: bool) -> None:
         print_sentence(f"{sentence}.")
     show_late_uploads(record)
     if facts["young"] and not facts["expired"]:
-        print_sentence(f"Objects stored less than {duration(record.min_age)} ago are kept, referenced or not.")
+        print_sentence(
+            f"Objects stored less than {duration(record.min_age)} ago are kept, whether or not they are referenced."
+        )
         young_command = command("mark", record.repository, "--min-age", "0", "--allow-young")
         print_command("If nothing is being written, as in a sandbox", young_command)
     print_command("Nothing was deleted. Next", command("review", record.repository, record.mark_id))
 
 
 def show_late_uploads(record: MarkRecord) -> None:
-    """After an incremental mark, print which uploads only the next full mark finds, and the command for a full mark."""
+    """After an incremental mark, print which uploads only a full mark can find, and the command for a full mark."""
     if sentence := late_uploads(record):
         print_sentence(sentence)
         print_command("To make a full mark now", command("mark", record.repository, "--full"))
@@ -175,9 +177,9 @@ def announcement_in_words(place: Place, record: MarkRecord) -> str | None:
     if announcement is None:
         return None
     return (
-        f"Announced {announcement.announced:%Y-%m-%d %H:%M} UTC: mark {record.mark_id} of {record.repository} will be "
-        f"approved by a policy {announcement.due:%Y-%m-%d %H:%M} UTC at the earliest, if it still qualifies and is "
-        f"still the newest mark. The policy: {announcement.policy}."
+        f"Announced on {announcement.announced:%Y-%m-%d %H:%M} UTC: a policy will approve mark {record.mark_id} of "
+        f"{record.repository} on {announcement.due:%Y-%m-%d %H:%M} UTC at the earliest, if the mark still qualifies "
+        f"and is still the newest one. The policy: {announcement.policy}."
     )
 
 

@@ -42,7 +42,7 @@ def print_rows(
     if_empty: str,
 ) -> None:
     """Print these columns of every row in a `--list` format. For people, `line_of` formats a row, and `if_empty` is
-    the sentence if there are none."""
+    printed if there are no rows."""
     rows = rows_of(tables if output_format == "table" else map(with_times_as_text, tables), names)
     if output_format == "csv":
         writer = csv.writer(sys.stdout)

@@ -50,15 +50,15 @@ def show_pins(history: History, rows: Sequence[Row], branches: frozenset[str], p
     record = history.record
     print_sentence(
         f"As of mark {record.mark_id} of {history.repository}, whose listing began {record.start:%Y-%m-%d %H:%M:%S} "
-        "UTC: what the next mark would consider garbage without each of these, regardless of age. Staged objects are "
-        "not counted."
+        "UTC: what the next mark would consider garbage without each branch, tag or commit below, regardless of age. "
+        "Staged objects are not counted."
     )
     if record.rules is None:
         print_sentence("The repository has no retention rules, so no commit expires, even without its branch.")
     for kind in KINDS:
         show_kind(history, kind, [row for row in rows if row["kind"] == kind], branches, price)
     name = history.repository
-    print_command("After a branch was deleted, or the rules were changed, mark again", command("mark", name))
+    print_command("After deleting a branch or changing the rules, mark again", command("mark", name))
 
 
 def show_kind(history: History, kind: str, rows: Sequence[Row], branches: frozenset[str], price: float | None) -> None:
@@ -82,9 +82,10 @@ def show_kind(history: History, kind: str, rows: Sequence[Row], branches: frozen
     if pinning:
         print_table(TITLES[kind], table)
     if len(pinning) > ROWS_SHOWN:
-        print_sentence(f"… and {len(pinning) - ROWS_SHOWN:,} more; --format json has all of them.")
+        print_sentence(f"… and {len(pinning) - ROWS_SHOWN:,} more; --format json shows all of them.")
     if idle := len(rows) - len(pinning):
-        print_sentence(f"{plural(idle, kind)} alone {'keeps' if idle == 1 else 'keep'} nothing.")
+        keep_nothing = "keeps nothing on its own" if idle == 1 else "keep nothing on their own"
+        print_sentence(f"{plural(idle, kind)} {keep_nothing}.")
 
 
 def note_on(row: Row, branches: frozenset[str]) -> str:
@@ -94,4 +95,4 @@ def note_on(row: Row, branches: frozenset[str]) -> str:
         return message if len(message) <= MAX_MESSAGE_LENGTH else f"{message[: MAX_MESSAGE_LENGTH - 1]}…"
     if row["kind"] == BRANCH and row["name"] not in branches:
         return "deleted since the mark"
-    return "stale: only the branch keeps its head" if row["stale"] else ""
+    return "stale: kept only as the branch's head" if row["stale"] else ""

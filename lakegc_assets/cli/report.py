@@ -148,8 +148,8 @@ def retired_sentence(record: MarkRecord) -> str:
     """When and by whom a mark was retired, and what that freed."""
     freed = record.retired or {"files": 0, "bytes": 0}
     return (
-        f"The mark was {retirement_in_words(record)}, which removed its files ({plural(freed['files'], 'file')}, "
-        f"{size(freed['bytes'])}), among them the outcome of every object."
+        f"The mark was {retirement_in_words(record)}. This removed {plural(freed['files'], 'file')} "
+        f"({size(freed['bytes'])}), including the outcome of every object."
     )
 
 
@@ -186,10 +186,14 @@ def why_no_report(target: Target, mark_id: str) -> str:
     if mark is None:
         return f"{name} was not swept. To list the marks: {command('status', repository)}"
     if mark.record.state is MarkState.RETIRED:
-        return f"{name} was {retirement_in_words(mark.record)}. It was never swept, so it has no report"
+        return (
+            f"{name} was {retirement_in_words(mark.record)}. It was never swept, so it has no report. To list the "
+            f"marks: {command('status', repository)}"
+        )
     if mark.record.state is MarkState.SWEEPING:
         return (
-            f"the sweep of {name} is running, or was interrupted. To resume it: {command('sweep', repository, mark_id)}"
+            f"the sweep of {name} is running or was interrupted. If it was interrupted, resume it with: "
+            f"{command('sweep', repository, mark_id)}"
         )
     review = command("review", repository, mark_id)
     return f"{name} is {mark.record.state} and was not swept. To see what it would delete: {review}"

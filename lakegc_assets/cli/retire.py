@@ -54,7 +54,7 @@ def retire(options: RetireOptions) -> list[Outcome]:
     error is raised."""
     servers = Servers.configured()
     if options.all_repositories == (options.repository is not None):
-        raise WrongUsage("name one repository, or pass --all for all of them")
+        raise WrongUsage("pass either one repository, or --all for all repositories")
     if options.repository is not None:
         outcomes = [retire_one(servers, options.repository, options)]
     else:
@@ -75,8 +75,8 @@ def retire_one(servers: Servers, repository: str, options: RetireOptions) -> Out
     after = settings.retire_after if options.older_than is None else options.older_than
     if after is None:
         raise WrongUsage(
-            f"no age is given at which marks of {repository} are retired: pass --older-than, for example --older-than "
-            "90d, or set LAKEGC_RETIRE_AFTER"
+            f"no age is set for retiring marks of {repository}: pass --older-than, for example --older-than 90d, or "
+            "set LAKEGC_RETIRE_AFTER"
         )
     target = open_target(servers.lakefs, repository, settings)
     if not options.apply:
@@ -85,7 +85,7 @@ def retire_one(servers: Servers, repository: str, options: RetireOptions) -> Out
 
 
 def remove_from_dagster(outcomes: Sequence[Outcome]) -> None:
-    """Remove the partitions of retired marks from Dagster, also of those that another deployment retired."""
+    """Remove the partitions of retired marks from Dagster, including marks that another deployment retired."""
     from lakegc_assets.cli import dagster_runs
     from lakegc_assets.retirement.retired_partitions import remove_partitions
 
@@ -120,16 +120,17 @@ def show_for_people(outcomes: Sequence[Outcome], options: RetireOptions) -> None
         if mark.is_changing or not options.all_repositories
     ]
     if rows:
-        title = f"Marks of {options.repository}" if options.repository is not None else "Marks to retire"
+        title = "Retired marks" if options.apply else "Marks to retire"
+        title = title if options.repository is None else f"Marks of {options.repository}"
         print_table(title, as_table(rows, applied=options.apply))
     changing = [mark for _, mark in rows if mark.is_changing]
     amount = f"{plural(sum(mark.files for mark in changing), 'file')}, {size(sum(mark.bytes for mark in changing))}"
     if options.mark_ids and (
-        earlier := [mark_id for one in outcomes if one.retirements for mark_id in one.retirements.earlier]
+        earlier := [mark_id for outcome in outcomes if outcome.retirements for mark_id in outcome.retirements.earlier]
     ):
         print_sentence(f"Already retired: {', '.join(earlier)}.")
     if not changing:
-        print_sentence("No mark is old enough and no longer needed: there is nothing to retire.")
+        print_sentence("No mark is both old enough and no longer needed, so there is nothing to retire.")
         print_command("To list the marks", command("status", *filter(None, [options.repository])))
     elif options.apply:
         print_sentence(f"{plural(len(changing), 'mark')} retired: {amount} removed. Their records and reports remain.")
@@ -138,7 +139,7 @@ def show_for_people(outcomes: Sequence[Outcome], options: RetireOptions) -> None
         print_command("To retire them", command(*arguments(options), "--apply"))
     for outcome in outcomes:
         if outcome.busy:
-            print_sentence(f"{outcome.repository} is skipped: {outcome.busy}")
+            print_sentence(f"{outcome.repository} was skipped: {outcome.busy}")
     if off := [outcome.repository for outcome in outcomes if outcome.is_off]:
         print_sentence(f"Left alone, because retire_after isn't set: {', '.join(off)}.")
 
@@ -151,7 +152,7 @@ def arguments(options: RetireOptions) -> list[str]:
 
 
 def age_argument(span: timedelta) -> str:
-    """A duration as the option takes it: in days, if it is a whole number of them, otherwise in seconds."""
+    """A duration in the form that --older-than accepts: in whole days if possible, otherwise in seconds."""
     seconds = round(span.total_seconds())
     return f"{seconds // 86_400}d" if seconds and seconds % 86_400 == 0 else f"{seconds}s"
 

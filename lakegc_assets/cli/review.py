@@ -144,7 +144,7 @@ def show_review(review: Review) -> None:
         print_sentence(review.swept_since)
     if review.announced is not None:
         print_sentence(review.announced)
-        print_command("To withdraw it", command("revoke", record.repository, record.mark_id))
+        print_command("To withdraw the announcement", command("revoke", record.repository, record.mark_id))
     if review.totals.whole.objects:
         show_totals(review.totals, "reason")
         for sentence in notes_on_reasons(review):
@@ -199,7 +199,8 @@ def show_sweep(record: MarkRecord) -> None:
     """If the sweep of this mark has started or ended, print that and the next command."""
     repository_and_mark = (record.repository, record.mark_id)
     if record.state is MarkState.SWEEPING:
-        print_command("The sweep of this mark has started. To resume it", command("sweep", *repository_and_mark))
+        print_sentence("The sweep of this mark is running or was interrupted.")
+        print_command("If it was interrupted, resume it with", command("sweep", *repository_and_mark))
     elif record.state in (MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES):
         print_sentence("This mark was swept. The set that was approved follows.")
         print_command("Show the outcome of each object", command("report", *repository_and_mark))
@@ -208,10 +209,10 @@ def show_sweep(record: MarkRecord) -> None:
 def cost_sentence(review: Review) -> str:
     if review.monthly_savings is None:
         return (
-            "To see what they cost, set a price per GB per month, for example --set price_per_gb_month=0.023 (about "
-            "the price of S3 Standard, in US dollars)."
+            "To see what the expired objects cost, set a price per GB per month, for example --set "
+            "price_per_gb_month=0.023 (about the price of S3 Standard, in US dollars)."
         )
-    return f"They cost {money(review.monthly_savings)} a month, at {review.price:g} a GB."
+    return f"The expired objects cost {money(review.monthly_savings)} a month, at {review.price:g} a GB."
 
 
 def notes_on_reasons(review: Review) -> list[str]:
@@ -220,8 +221,8 @@ def notes_on_reasons(review: Review) -> list[str]:
     notes = [NEVER_COMMITTED] if ExpiredReason.NEVER_COMMITTED.value in reasons else []
     if "unexplained" in review.facts:
         notes.append(
-            "Some expired commits could not be read, so some objects may be shown without their commit: "
-            f"{review.facts['unexplained']}"
+            "Some objects may be shown without their commit, because some expired commits could not be read: "
+            f"{full_stop(review.facts['unexplained'])}"
         )
     elif ExpiredReason.UNKNOWN.value in reasons:
         notes.append(
@@ -235,7 +236,7 @@ def show_objects(review: Review, kind: str) -> None:
     table = Table()
     for heading in ("size", "age"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for heading in ("address", "path in lakeFS", "last commit with it"):
+    for heading in ("address", "path in lakeFS", "last commit"):
         table.add_column(heading, overflow="fold")
     for row in rows[: ROWS_SHOWN[kind]]:
         object_age = age(review.record.start - row["modified"])

@@ -20,7 +20,7 @@ from lakegc_assets.cli.mark import Servers
 from lakegc_assets.cli.object_list import list_rows
 from lakegc_assets.cli.status import foreign_state, made_by
 from lakegc_assets.cli.tables import show_totals, totals_document
-from lakegc_assets.formatting import plural
+from lakegc_assets.formatting import is_or_are, plural
 from lakegc_assets.mark.context import Target
 from lakegc_assets.mark.totals import Totals, count_totals
 from spark_resources.mark_store.foreign_expired_set import objects_of, reference_mark
@@ -76,8 +76,8 @@ def show_foreign(foreign: ForeignReview, totals: Totals, missing: int, digest: s
     print_sentence(
         f"Mark {mark.mark_id} of {foreign.repository}, made by {made_by(mark)}, {foreign_state(mark)}: "
         f"{plural(totals.whole.objects + missing, 'object')} expired. {totals.whole.objects:,} of them "
-        f"({size(totals.whole.bytes)}) {'is' if totals.whole.objects == 1 else 'are'} in the store, {missing:,} "
-        f"{'is' if missing == 1 else 'are'} not."
+        f"({size(totals.whole.bytes)}) {is_or_are(totals.whole.objects)} in the store, and {missing:,} "
+        f"{is_or_are(missing)} not."
     )
     recorded = (mark.summary or {}).get("num_deleted_objects")
     if isinstance(recorded, int) and recorded != totals.whole.objects + missing:

@@ -38,7 +38,7 @@ OWN, DEFAULT = "its own rule", "the default"
 NO_RULES = "There are no retention rules, so nothing that was ever committed expires."
 
 
-# --- showing them ---------------------------------------------------------------------------------------------------
+# --- showing the rules ----------------------------------------------------------------------------------------------
 
 
 @printing()
@@ -74,7 +74,7 @@ def rules_table(rules: Rules, branches: Collection[str]) -> Table:
 
 
 def newest_change(target: Target) -> RulesChange | LakegcError | None:
-    """The newest change that lakegc made; None if it made none, and the error if that can't be read."""
+    """The newest change that lakegc made; None if it made none, and the error if the history can't be read."""
     try:
         changes = read_rules_history(target.place).changes
     except LakegcError as error:
@@ -84,14 +84,14 @@ def newest_change(target: Target) -> RulesChange | LakegcError | None:
 
 def origin_in_words(rules: Rules | None, newest: RulesChange | LakegcError | None) -> str:
     if isinstance(newest, LakegcError):
-        return f"Whether lakegc set them is unknown: {newest}"
+        return f"Whether lakegc set these rules is unknown: {newest}"
     if newest is None:
-        return "lakegc never set rules here."
+        return "lakegc has never set rules here."
     when = f"{newest.when:%Y-%m-%d %H:%M} UTC"
     if newest.after == rules:
-        return f"Set with lakegc by {newest.who} {when}."
+        return f"Set with lakegc by {newest.who} on {when}."
     change = rules_change_in_words(newest.after, rules)
-    return f"{newest.who} set rules with lakegc {when}. They have been changed without lakegc since then: {change}."
+    return f"{newest.who} set rules with lakegc on {when}. They have been changed without lakegc since then: {change}."
 
 
 def document(
@@ -115,7 +115,7 @@ def document(
     }
 
 
-# --- their history --------------------------------------------------------------------------------------------------
+# --- showing their history ------------------------------------------------------------------------------------------
 
 
 @printing()
@@ -129,7 +129,7 @@ def show_history(repository: str, *, as_json: bool) -> None:
         print_text(json.dumps({"repository": repository, "file": file, "changes": rows}, indent=1))
         return
     if not changes:
-        print_sentence(f"lakegc never set the retention rules of {repository}.")
+        print_sentence(f"lakegc has never set the retention rules of {repository}.")
         return
     table = Table()
     for heading in ("when (UTC)", "by", "change"):
@@ -137,7 +137,7 @@ def show_history(repository: str, *, as_json: bool) -> None:
     for change in changes:
         text = rules_change_in_words(change.before, change.after)
         table.add_row(f"{change.when:%Y-%m-%d %H:%M}", cell(change.who), cell(text))
-    print_table(f"Changes of the retention rules of {repository}", table)
+    print_table(f"Changes to the retention rules of {repository}", table)
     print_sentence("Changes that were made without lakegc aren't listed.")
     print_command("The rules now", command("rules", repository))
 
@@ -152,7 +152,7 @@ def change_document(change: RulesChange) -> dict[str, Any]:
     }
 
 
-# --- setting them ---------------------------------------------------------------------------------------------------
+# --- setting the rules ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class SetOptions:
 def set_rules(repository: str, options: SetOptions, *, as_json: bool) -> None:
     """Check the file, show what it changes, ask for confirmation if it shortens retention, and set the rules.
 
-    Raises `WrongUsage` for a file that isn't valid for this repository and without confirmation, and `Refused` if the
+    Raises `WrongUsage` if the file isn't valid for this repository or confirmation isn't given, and `Refused` if the
     server's rules are no longer those that were shown.
     """
     who = single_line(options.by, "the name after --by") if options.by is not None else current_user()
@@ -211,7 +211,7 @@ def record_change(target: Target, change: RulesChange) -> None:
     except LakegcError as error:
         raise type(error)(
             f"the retention rules of {target.repository.id} were set ({rules_in_words(change.after)}), but the change "
-            f"couldn't be recorded in {RULES_HISTORY_KEY}: {error}"
+            f"could not be recorded in {RULES_HISTORY_KEY}: {error}"
         ) from error
 
 
@@ -228,8 +228,8 @@ def confirm_shortening(
     given."""
     if not options.yes and (as_json or not sys.stdin.isatty()):
         raise WrongUsage(
-            f"{options.file} shortens retention ({shortened_in_words(shorter)}), and so needs a terminal to prompt for "
-            "confirmation. In a script, pass --yes."
+            f"{options.file} shortens retention ({shortened_in_words(shorter)}), which must be confirmed: run the "
+            "command in a terminal without --format json, or pass --yes."
         )
     if not as_json:
         show_shortening(repository, before, new, shorter)

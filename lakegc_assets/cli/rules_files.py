@@ -1,4 +1,4 @@
-"""Files of retention rules, and saved results of `lakegc what-if`, as commands read them."""
+"""Read files of retention rules, and recognize saved results of `lakegc what-if`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_RESULT_BYTES = 64 << 20
 
 
 def read_rules_file(path: Path) -> Rules:
-    """The rules in a file. Raises `WrongUsage` if it can't be read, or with all its problems."""
+    """The rules in a file. Raises `WrongUsage` if the file can't be read, or with all problems in it."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -25,7 +25,7 @@ def read_rules_file(path: Path) -> Rules:
 
 
 def refuse_what_if_result(repository: str, name: str) -> None:
-    """Raise `WrongUsage` if this name of a mark is that of a file with a result of `lakegc what-if`."""
+    """Raise `WrongUsage` if `name`, passed as a mark, is a file with a saved result of `lakegc what-if`."""
     path = Path(name)
     try:
         if not path.is_file() or path.stat().st_size > MAX_RESULT_BYTES:
@@ -35,7 +35,7 @@ def refuse_what_if_result(repository: str, name: str) -> None:
         return
     if isinstance(plain, dict) and RESULT_FIELD in plain:
         raise WrongUsage(
-            f"{name} is a result of lakegc what-if, not a mark: it can't be approved, because no set of objects was "
+            f"{name} is a result of 'lakegc what-if', not a mark: it can't be approved, because no set of objects was "
             f"listed and verified. Set the rules ({command('rules', repository, '--set', 'FILE')}), make a mark "
-            f"({command('mark', repository)}), and approve that one."
+            f"({command('mark', repository)}), and approve the mark."
         )

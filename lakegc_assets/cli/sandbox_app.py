@@ -23,7 +23,7 @@ sandbox_app = typer.Typer(help="Run a local lakeFS-compatible server to experime
 @sandbox_app.command()
 def up(
     folder: Annotated[Path, typer.Option(help="folder for the data of the sandbox")] = Path("lakegc-sandbox"),
-    port: Annotated[int, typer.Option(help="port on 127.0.0.1; 0 picks a free one")] = 8000,
+    port: Annotated[int, typer.Option(help="port on 127.0.0.1; 0 picks a free port")] = 8000,
     store: Annotated[str | None, StoreOption] = None,
     request_log: Annotated[
         str, typer.Option(metavar="FILE", help="log one line per request to this file; '-' is stderr")

@@ -55,7 +55,7 @@ NEXT_COMMANDS = {
     MarkState.MARKED.value: ("To see what the newest mark would delete", "review"),
     MarkState.SUPERSEDED.value: ("To see what the newest mark would delete", "review"),
     MarkState.APPROVED.value: ("To sweep the approved set", "sweep"),
-    MarkState.SWEEPING.value: ("To resume the sweep", "sweep"),
+    MarkState.SWEEPING.value: ("To resume the sweep if it was interrupted", "sweep"),
     MarkState.SWEPT.value: ("To see what the newest sweep did", "report"),
     MarkState.SWEPT_WITH_FAILURES.value: ("To see what the newest sweep did", "report"),
 }
@@ -66,8 +66,8 @@ NEXT_COMMANDS = {
 def show_status(repository: str | None, *, as_json: bool) -> None:
     """Print the marks of a repository, or of all repositories: for people, an overview with a row for each of them.
 
-    The JSON document of all repositories has both. Raises the error of a repository that can't be read if it is the
-    only one.
+    The JSON document of all repositories has both. If a single repository was requested and can't be read, its error is
+    raised.
     """
     servers = Servers.configured()
     if repository is not None:
@@ -106,7 +106,7 @@ def show_marks(rows: Sequence[Row], repository: str) -> None:
     for row in newest_first:
         if row.announced:
             print_sentence(row.announced)
-            print_command("To withdraw it", command("revoke", row.repository, row.mark_id))
+            print_command("To withdraw the announcement", command("revoke", row.repository, row.mark_id))
     print_command(*next_command(newest_first, repository))
 
 
@@ -130,10 +130,11 @@ def as_table(rows: Sequence[Row]) -> Table:
 
 
 def next_command(rows: Sequence[Row], repository: str) -> tuple[str, str]:
-    """The next step for the newest finished mark, and the command for it; if no mark is finished, to make one."""
+    """The purpose and the command of the next step: for the newest finished mark, or to make one if none is
+    finished."""
     finished = [row for row in rows if row.state in NEXT_COMMANDS]
     if not finished:
-        return "There are no marks yet. To make one" if not rows else "To make one", command("mark", repository)
+        return "There are no marks yet. To make one" if not rows else "To make a mark", command("mark", repository)
     newest = max(finished, key=lambda row: row.made)
     what, name = NEXT_COMMANDS[newest.state]
     return what, command(name, newest.repository, newest.mark_id)

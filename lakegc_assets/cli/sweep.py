@@ -45,8 +45,8 @@ from spark_resources.stores.permissions import MISSING_PERMISSIONS
 
 CONFIRMATION = "purge"
 REMEDIES = {
-    **dict.fromkeys(TRANSIENT_CODES, "the store was busy or unreachable: try again later, or with a lower --rate"),
-    "NotInBackup": "back the mark up again, then sweep again",
+    **dict.fromkeys(TRANSIENT_CODES, "The store was busy or unreachable. Try again later, or with a lower --rate."),
+    "NotInBackup": "Back the mark up again, then sweep again.",
 }
 """The remedy for a failure, by the code in its receipt. `why_failed` handles missing permissions and other codes."""
 LATE_SHOWN = 20
@@ -90,7 +90,7 @@ def show_report(report: Report, *, as_json: bool, quarantine: Quarantine | None 
     for sentence in summary_sentences(report, in_quarantine_now):
         print_sentence(sentence)
     for repository, why in sorted(report.unread.items()):
-        print_sentence(f"Not read, as accepted in the approval: {sentence_about(repository)}: {why}")
+        print_sentence(f"As accepted in the approval, {sentence_about(repository)}: {why}")
     for sentence in why_failed(report):
         print_sentence(sentence)
     for what, line in next_commands(report, in_quarantine_now):
@@ -113,7 +113,7 @@ def summary_sentences(report: Report, in_quarantine: int) -> Iterator[str]:
         yield f"Re-verified {plural(verifications, 'time')}."
     if in_quarantine:
         amount = f" ({size(report.sizes.get(Outcome.QUARANTINED.value, 0))})" if in_quarantine == quarantined else ""
-        yield f"{plural(in_quarantine, 'object')}{amount} in quarantine: no space is freed until they are purged."
+        yield f"{plural(in_quarantine, 'object')}{amount} in quarantine: purging the quarantine frees the space."
     if deleted:
         yield f"Space: {report.deleting}."
     if report.late_objects:
@@ -131,13 +131,12 @@ def why_failed(report: Report) -> Iterator[str]:
     for refusal in report.refusals:
         why = ": ".join(filter(None, (refusal["code"], refusal["why"]))).rstrip(".") or "the store gave no reason"
         remedy = (
-            "grant the permission to delete these objects"
+            "Grant the permission to delete these objects."
             if refusal["code"] in MISSING_PERMISSIONS
-            else REMEDIES.get(refusal["code"], "")
+            else REMEDIES.get(refusal["code"], "Inspect that object in the store, then try again.")
         )
-        advice = f"; {remedy}" if remedy else "; inspect that object in the store, then try again"
         count = plural(refusal["objects"], "object")
-        yield f"{count} could not be deleted, for example {refusal['example']!r}: {why}{advice}."
+        yield f"{count} could not be deleted, for example {refusal['example']!r} ({why}). {remedy}"
 
 
 def next_commands(report: Report, in_quarantine: int) -> Iterator[tuple[str, str]]:
@@ -174,7 +173,7 @@ class QuarantineResult:
                 text = counts or "no objects in quarantine"
                 repository_and_mark = (self.partition.repository, self.partition.mark_id)
                 print_sentence(f"Mark {repository_and_mark[1]} of {repository_and_mark[0]}: {text}.")
-                print_command("Show the report of its sweep", command("report", *repository_and_mark))
+                print_command("Show the report of the sweep", command("report", *repository_and_mark))
         if failed := self.objects.get(Outcome.FAILED.value):
             raise FinishedWithFailures(
                 f"{plural(failed, 'quarantined object')} of mark {self.partition.mark_id} could not be processed. "
@@ -230,7 +229,7 @@ def quarantined_count(partition: Partition) -> int | None:
     if state not in (MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES, MarkState.SWEEPING):
         state_text = "doesn't exist" if mark is None else f"is {state}"
         raise WrongUsage(
-            f"mark {mark_id} of {partition.repository} {state_text}: it has no objects in quarantine. To list the "
+            f"mark {mark_id} of {partition.repository} {state_text}, so it has no objects in quarantine. To list the "
             f"marks: {command('status', partition.repository)}"
         )
     report = read_report(place, mark_id)

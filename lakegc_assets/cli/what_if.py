@@ -1,4 +1,4 @@
-"""`lakegc what-if`: what other rules, dropped branches, another minimum age or more holds would free."""
+"""`lakegc what-if`: what other rules, dropped branches, a different minimum age or more holds would free."""
 
 from __future__ import annotations
 
@@ -84,8 +84,7 @@ def with_rules_of(today: Variant, change: Variant) -> Variant:
 
 
 def refuse_unknown_branches(history: History, changes: Sequence[Variant]) -> None:
-    """Raise `WrongUsage` for a rule of a branch that the mark didn't find. The server's own rules may contain such
-    rules."""
+    """Raise `WrongUsage` for a rule of a branch that the mark didn't find. Today's rules aren't checked."""
     branches = {branch for branch, _ in history.heads}
     for change in changes:
         for branch in sorted(change.rules.branch_days if change.rules else ()):
@@ -96,8 +95,8 @@ def refuse_unknown_branches(history: History, changes: Sequence[Variant]) -> Non
 
 
 def changes_of(options: Options) -> list[Variant]:
-    """The variants that the options describe; rules None stands for today's rules. Raises `WrongUsage` if there is
-    none, or if an option is invalid."""
+    """The variants that the options describe; rules None stands for today's rules. Raises `WrongUsage` if the options
+    change nothing, or if one of them is invalid."""
     min_age = parse_min_age(options.min_age)
     if min_age is not None and min_age < timedelta(0):
         raise WrongUsage("a minimum age can't be negative")
@@ -185,7 +184,10 @@ def show_result(result: Result) -> None:
             "whether a branch serves them, and keeps those that are served."
         )
     if any(variant.dropped for variant in result.variants):
-        print_sentence("Objects staged on a dropped branch count as kept, because the mark doesn't record the branch.")
+        print_sentence(
+            "Objects staged on a dropped branch count as kept, because the mark doesn't record on which branch objects "
+            "are staged."
+        )
 
 
 def totals_table(result: Result, rows: Sequence[Mapping[str, Any]]) -> Table:

@@ -48,7 +48,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class Checks:
-    """Runs checks and collects their findings in the order in which the checks are given.
+    """Runs checks and collects their findings, in the order of the checks.
 
     `on_unexpected` gets each error that isn't lakegc's own, for debugging.
     """
@@ -61,7 +61,7 @@ class Checks:
         return self._collected([self._outcome(check)])[0]
 
     def run_in_parallel(self, checks: Sequence[Check]) -> list[Outcome]:
-        """Run checks in one thread each. One that exceeds its time limit is a problem; its thread ends with the
+        """Run checks in one thread each. A check that exceeds its time limit is a problem; its thread ends with the
         process."""
         outcomes: list[Outcome | None] = [None] * len(checks)
 
@@ -98,7 +98,10 @@ class Checks:
         except Exception as error:
             self.on_unexpected(error)
             text = f"unexpected error: {type(error).__name__}: {full_stop(error)}"
-            advice = "If the message doesn't explain it, run the command again with --debug, and report the traceback."
+            advice = (
+                "If the message doesn't explain the problem, run the command again with --debug, and report the "
+                "traceback."
+            )
             result, failure = problem(text, advice), error
         return Outcome(Finding(check.group, check.name, result), error=failure)
 

@@ -12,7 +12,7 @@ GROUP = "clocks"
 
 
 def all_clocks(clocks: Clocks, max_skew: timedelta, repository: str) -> Result:
-    """Raises `Refused` if two clocks differ by more than a mark allows."""
+    """Compares the clocks of store, server and machine. Raises `Refused` if they differ by more than a mark allows."""
     clocks.check(max_skew, repository)
     readings = (clocks.store, clocks.server, clocks.machine)
     difference = max(readings) - min(readings)
@@ -24,5 +24,5 @@ def server_clock(server: datetime, machine: datetime, max_skew: timedelta) -> Re
     difference = abs(server - machine)
     text = f"server and machine differ by {duration(difference)} (allowed: {duration(max_skew)})"
     if difference <= max_skew:
-        return ok(f"{text}; to check the store's clock, name a repository")
+        return ok(f"{text}; to check the store's clock, pass a repository")
     return warning(f"{text}: marks will be refused.", "Synchronize the clocks (NTP).")

@@ -1,4 +1,5 @@
-"""Checks of the configuration: unknown variables, the fleet file, invalid settings, and where credentials come from."""
+"""Checks of the configuration: unknown environment variables, the fleet file, invalid settings, and where credentials
+come from."""
 
 from __future__ import annotations
 
@@ -21,25 +22,27 @@ SHORTEST_SECRET = 4  # a shorter value would remove parts of words from the outp
 
 
 def variables(environ: Mapping[str, str]) -> Result:
-    """The variables of lakegc. Raises `WrongUsage` if one isn't a setting."""
+    """lakegc's environment variables. Raises `WrongUsage` if one isn't a setting."""
     refuse_unknown_variables(environ)
-    return ok(f"{plural(sum(name.startswith('LAKEGC_') for name in environ), 'LAKEGC_* variable')}, all known")
+    count = sum(name.startswith("LAKEGC_") for name in environ)
+    return ok(f"{plural(count, 'LAKEGC_* environment variable')}, all known")
 
 
 def known_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment without unknown LAKEGC_* variables, so that one of them doesn't hide what else is wrong."""
+    """The environment without unknown LAKEGC_* variables, so that these don't hide what else is wrong."""
     unknown = set(unknown_variables(environ))
     return {name: value for name, value in environ.items() if name not in unknown}
 
 
 def fleet_file(environ: Mapping[str, str], repository: str | None) -> Result:
-    """The fleet file. Raises `WrongUsage` if any section of it is invalid."""
+    """The fleet file. Raises `WrongUsage` if a section of it is invalid."""
     fleet = Settings.fleet_file(environ)
     if fleet is None:
         return ok("none: LAKEGC_CONFIG isn't set, and the working directory has no lakegc.toml")
     for pattern, section in fleet.sections.items():
         parse_configured_holds(section.get("holds", ()), f'[repositories."{pattern}"] of {fleet.path}')
-    matching = "" if repository is None else f"; for {repository}: {', '.join(fleet.matching(repository)) or 'none'}"
+    names = "" if repository is None else ", ".join(fleet.matching(repository)) or "none"
+    matching = "" if repository is None else f"; sections that match {repository}: {names}"
     return ok(f"{fleet.path}, {plural(len(fleet.sections), 'section')}{matching}")
 
 
@@ -51,7 +54,7 @@ def load_settings(environ: Mapping[str, str], home: Path, repository: str | None
 
 
 def valid_settings(settings: Settings) -> Result:
-    return ok(f"{plural(len(settings.origins), 'setting')} given, all valid")
+    return ok(f"{plural(len(settings.origins), 'setting')}, all valid")
 
 
 def server_credentials(settings: Settings) -> Result:
@@ -60,7 +63,7 @@ def server_credentials(settings: Settings) -> Result:
     if settings.servers:
         named = zip(settings.servers, servers, strict=True)
         shown = [f"{name}: {server.endpoint_url}, access key id {server.access_key_id}" for name, server in named]
-        return ok(f"{'; '.join(shown)} ({origins['servers']}, and variables)")
+        return ok(f"{'; '.join(shown)} (from {origins['servers']} and environment variables)")
     (server,) = servers
     return ok(
         f"{server.endpoint_url} ({origins.get('endpoint_url')}); access key id {server.access_key_id} "
@@ -72,7 +75,7 @@ def store_credentials(settings: Settings) -> Result:
     """The origins of the store's settings. Values that aren't secret are shown."""
     given = [name for name in StoreSettings.model_fields if name in settings.origins]
     if not given:
-        return ok("no settings: the provider's standard chain of credentials applies")
+        return ok("no settings: the provider's default credential chain applies")
     secret = StoreSettings.secret_names()
     values = {name: "" if name in secret else f" {getattr(settings, name)}" for name in given}
     return ok("; ".join(f"{name}{values[name]} ({settings.origins[name]})" for name in given))

@@ -73,7 +73,8 @@ class Connected:
 def examine(
     name: str | None, surroundings: Surroundings, checks: Checks, status: Callable[[str], None]
 ) -> list[Finding]:
-    """The findings of all checks, by group; those of a repository if it is named. No finding contains a secret."""
+    """The findings of all checks, by group, including those of a repository if one is named. No finding contains a
+    secret."""
     status("checking this machine and the configuration")
     check_machine(surroundings, checks)
     settings = check_configuration(name, surroundings, checks)
@@ -166,7 +167,7 @@ SERVER_CHECKS = ("TLS", "connection", "credentials", "version")
 
 
 def check_servers(settings: Settings | None, given: Surroundings, checks: Checks) -> Connected | None:
-    """The servers, if one of them responds and accepts the credentials. The daemon is checked at the same time."""
+    """The servers, if at least one responds and accepts the credentials. The daemon is checked at the same time."""
     home = dagster_instance.home_of(given.environ)
     daemon = Check(dagster_instance.GROUP, "daemon", lambda: dagster_instance.daemon(home, given.now()))
     quick = None if settings is None else with_short_timeouts(settings)
@@ -213,7 +214,7 @@ def check_server(
 
 
 def of_server(name: str, check: str) -> str:
-    """The name of a check of one server; `name` is "" if it is the only one."""
+    """The name of a check on one server; `name` is "" if it is the only server."""
     return f"{name}: {check}" if name else check
 
 
@@ -252,7 +253,7 @@ def open_target(found: Repository, connected: Connected, checks: Checks) -> Targ
 
 
 def check_access(found: Repository, target: Target | None, connected: Connected, checks: Checks) -> None:
-    """The permissions of lakeFS, and whether the namespace overlaps another one."""
+    """Check the permissions in lakeFS, and whether the namespace overlaps another one."""
     group, lakefs = permissions.MARK_GROUP, connected.lakefs
     tried = [
         Check(group, permission.name, partial(permissions.try_permission, permission, lakefs, found))
@@ -266,7 +267,7 @@ def check_access(found: Repository, target: Target | None, connected: Connected,
 
 
 def check_store(target: Target, connected: Connected, given: Surroundings, checks: Checks) -> None:
-    """The store, unless it can't be reached or its bucket is missing."""
+    """Check the store. If it can't be reached or its bucket is missing, most checks are skipped."""
     group, place = permissions.MARK_GROUP, target.place
     opened = place.store()
     listing = checks.run_in_parallel([Check(group, store.LIST, partial(store.list_objects, opened))])[0]

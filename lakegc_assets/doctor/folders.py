@@ -1,4 +1,4 @@
-"""Checks of the folders that lakegc writes to on this machine: can they be written, and is there enough space?"""
+"""Checks of the folders that lakegc writes to on this machine: are they writable, and is there enough space?"""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ GROUP = "folders"
 class Folder:
     """A folder, what it is for, and its free space in bytes: how much is needed, and how much is advised.
 
-    `setting` is the variable that names another folder. `otherwise` says what happens if the folder isn't writable;
-    "" if lakegc doesn't work in that case.
+    `setting` is the environment variable that selects another folder. `otherwise` says what happens if the folder isn't
+    writable; "" if lakegc doesn't work in that case.
     """
 
     name: str
@@ -32,20 +32,20 @@ class Folder:
 
 
 def temporary(path: Path) -> Folder:
-    use = "what Spark can't hold in memory"
+    use = "data that Spark can't hold in memory"
     return Folder("temporary files", use, path, "TMPDIR", needed=256 << 20, advised=2 << 30)
 
 
 def cache(path: Path) -> Folder:
     return Folder(
         "cache", "compiled functions and classes", path, "XDG_CACHE_HOME", needed=16 << 20, advised=256 << 20,
-        otherwise="lakegc uses a temporary folder instead, and starts more slowly if that is removed.",
+        otherwise="lakegc uses a temporary folder instead, and starts more slowly after that folder was removed.",
     )  # fmt: skip
 
 
 def dagster(path: Path, *, configured: bool) -> Folder:
-    """`configured` means that DAGSTER_HOME names the folder, so lakegc uses no other one."""
-    history_is_lost = "lakegc uses a temporary folder instead, and the history is lost with it."
+    """Dagster's home. `configured` means that DAGSTER_HOME names the folder, so lakegc uses no other one."""
+    history_is_lost = "lakegc uses a temporary folder instead, and the history is lost when that folder is removed."
     return Folder(
         "Dagster's home", "Dagster's history", path, "DAGSTER_HOME", needed=16 << 20, advised=512 << 20,
         otherwise="" if configured else history_is_lost,
@@ -53,12 +53,14 @@ def dagster(path: Path, *, configured: bool) -> Folder:
 
 
 def usable(folder: Folder, free_bytes: Callable[[Path], int]) -> Result:
-    """Whether a folder, or one in which it can be created, is writable and has enough space. Leaves no file behind."""
+    """Whether a folder, or the one in which it can be created, is writable and has enough space. Leaves no file
+    behind."""
     existing = nearest_existing(folder.path)
     other = f"set {folder.setting} to another folder."
     reason = why_not_writable(existing)
     if reason:
-        text, advice = f"{folder.path}, for {folder.use}, isn't writable: {reason}", f"Make it writable, or {other}"
+        text = f"{folder.path}, the folder for {folder.use}, isn't writable: {reason}"
+        advice = f"Make the folder writable, or {other}"
         return warning(f"{text}; {folder.otherwise}", advice) if folder.otherwise else problem(f"{text}.", advice)
     free = free_bytes(existing)
     text = f"{folder.path}: {size(free)} free"

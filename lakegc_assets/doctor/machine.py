@@ -70,7 +70,7 @@ def spark_master(master: str) -> Result:
             f"'{master}' is not a Spark master.",
             "Set LAKEGC_SPARK_MASTER to local[*], spark://host:port, yarn or k8s://…",
         )
-    return ok(f"Spark {metadata.version('pyspark')}, master {master}; --spark starts it")
+    return ok(f"Spark {metadata.version('pyspark')}, master {master}; not started, because --spark wasn't passed")
 
 
 def started_spark(spark: SparkSession) -> Result:
@@ -127,5 +127,5 @@ def compiled_decoder(has_cache: Callable[[], bool], fallback: Callable[[], Path]
         folder = None if has_cache() else fallback()
     except (ImportError, OSError, RuntimeError) as error:
         return warning(f"numba can't be used ({error}): tables are decoded about fifty times slower.", advice)
-    where = "beside the installation, in NUMBA_CACHE_DIR or in the user's cache" if folder is None else str(folder)
+    where = "beside the installation, in NUMBA_CACHE_DIR or in the user's cache" if folder is None else f"in {folder}"
     return ok(f"numba {metadata.version('numba')} keeps compiled code {where}")

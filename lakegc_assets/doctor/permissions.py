@@ -1,4 +1,4 @@
-"""Checks of the permissions of lakeFS that a mark and a sweep need, each by a read that a mark makes.
+"""Checks of the lakeFS permissions that a mark and a sweep need, each by a read that a mark makes.
 
 Calls that make the server write files are not tried.
 """
@@ -19,8 +19,8 @@ MARK_GROUP, SWEEP_GROUP = "permissions to mark", "permissions to sweep"
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """A permission, and a read that needs it. `without` is what lakegc does without it; "" if lakegc can't work without
-    it."""
+    """A permission, and a read that needs it. `without` says what happens without the permission; "" if lakegc can't
+    work then."""
 
     name: str
     read: Callable[[LakeFS, Repository], Result]
@@ -74,7 +74,7 @@ def read_object(lakefs: LakeFS, repository: Repository) -> Result:
     except Forbidden:
         return not_tried("no object is known, because objects can't be listed")
     if not page.objects:
-        return not_tried(f"{repository.default_branch} has no object")
+        return not_tried(f"{repository.default_branch} has no objects")
     lakefs.stat(repository.id, repository.default_branch, page.objects[0].path)
     return ok(f"the address of an object on {repository.default_branch} was read")
 
@@ -103,16 +103,18 @@ PERMISSIONS = (
 UNTRIED = {
     "fs:ListCommits": not_tried("the server would write a dump of references to the namespace", NO_GRAPH),
     "retention:PrepareGarbageCollectionCommits": not_tried(
-        "the server would write a list of commits to the namespace", "Without it, a mark stops with an error."
+        "the server would write a list of commits to the namespace",
+        "Without this permission, a mark stops with an error.",
     ),
     "retention:PrepareGarbageCollectionUncommitted": not_tried(
-        "the server would write a list of staged objects to the namespace", "Without it, a mark stops with an error."
+        "the server would write a list of staged objects to the namespace",
+        "Without this permission, a mark stops with an error.",
     ),
 }
 
 
 def try_permission(permission: Permission, lakefs: LakeFS, repository: Repository) -> Result:
-    """Make the read. Raises `Forbidden` if lakegc can't work without the permission."""
+    """Try a permission by its read. Raises `Forbidden` if it is missing and lakegc can't work without it."""
     try:
         return permission.read(lakefs, repository)
     except Forbidden as error:
@@ -122,12 +124,12 @@ def try_permission(permission: Permission, lakefs: LakeFS, repository: Repositor
 
 
 def sweep_permissions(findings: Iterable[Finding]) -> Result:
-    """Derives the permissions of lakeFS for a sweep from the findings for a mark."""
+    """The lakeFS permissions for a sweep, derived from the findings for a mark."""
     lacking = [
         finding.name
         for finding in findings
         if finding.group == MARK_GROUP and ":" in finding.name and finding.status is Status.PROBLEM
     ]
     if lacking:
-        return problem(f"a sweep needs the same permissions as a mark; see above: {', '.join(lacking)}.")
+        return problem(f"a sweep needs the same permissions as a mark; missing, see above: {', '.join(lacking)}.")
     return ok("a sweep repeats the reads of a mark, and needs no other permission")

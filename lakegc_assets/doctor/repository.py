@@ -15,7 +15,7 @@ GROUP = "repository"
 
 
 def find_repository(lakefs: LakeFS, name: str) -> Repository:
-    """The repository. Raises `NotFound` with the most similar name, if there is one."""
+    """The repository. If it doesn't exist, raises `NotFound`, with the most similar name if there is one."""
     try:
         return lakefs.repository(name)
     except NotFound as error:
@@ -40,11 +40,11 @@ def block_store(repository: Repository, server: ServerConfig) -> Result:
     kind = server.blockstore(repository.storage_id)
     check_scheme(repository, kind)
     if kind not in SCHEMES:
-        return warning(f"the server's block store has the type {kind}, which lakegc doesn't know.")
+        return warning(f"the server's block store is of type '{kind}', which lakegc doesn't know.")
     return ok(f"{kind}, which matches {repository.storage_namespace}")
 
 
 def namespace(target: Target, lakefs: LakeFS) -> Result:
-    """Whether another repository's namespace overlaps. Raises `Refused` if one does."""
+    """Whether the namespace overlaps that of another repository. Raises `Refused` if it does."""
     refuse_overlap(target, lakefs)
-    return ok(f"{target.place.namespace.uri} overlaps no other repository that these credentials can list")
+    return ok(f"{target.place.namespace.uri} overlaps no namespace of a repository that these credentials can list")

@@ -22,7 +22,7 @@ def connection(endpoint_url: str, time: datetime) -> Result:
 
 
 def credentials(access_key_id: str, server: ServerConfig) -> Result:
-    """Takes the server's configuration, which the server shows only to users whose credentials it accepts."""
+    """Whether the credentials are accepted: they are if the server returned its configuration."""
     kinds = ", ".join(sorted(set(server.blockstores.values())))
     return ok(f"access key id {access_key_id} is accepted; block store: {kinds}")
 
@@ -58,5 +58,5 @@ def tls(settings: LakeFSSettings) -> Result:
             "Set LAKEGC_CA_BUNDLE to your certificate authority's certificate instead.",
         )
     if settings.ca_bundle is not None and not Path(settings.ca_bundle).is_file():
-        return problem(f"there is no file {settings.ca_bundle} with certificates.", "Correct LAKEGC_CA_BUNDLE.")
+        return problem(f"the certificate file {settings.ca_bundle} doesn't exist.", "Correct LAKEGC_CA_BUNDLE.")
     return ok(f"HTTPS, verified with the certificates of {settings.ca_bundle or 'the system'}")

@@ -87,7 +87,8 @@ def delete_objects(scheme: str) -> Result:
 
 def quarantine() -> Result:
     return not_tried(
-        "only lakegc's own folder is written to", "--quarantine also writes under _lakefs/retention/gc/quarantine/."
+        "only lakegc's own folder is written to",
+        "A sweep with --quarantine also writes under _lakefs/retention/gc/quarantine/.",
     )
 
 
@@ -119,12 +120,13 @@ def capabilities(known: KnownCapabilities | None) -> Result:
         return not_tried("a probe needs permission to write")
     found, unsupported = known.capabilities, ", ".join(sorted(known.capabilities.unsupported_keys)) or "none"
     return ok(
-        f"{known.origin}: lists in byte order: {yes(found.byte_order)}; ETags are MD5: {yes(found.md5_etags)}; "
-        f"up to {plural(found.delete_batch, 'key')} per delete; unsupported kinds of keys: {unsupported}"
+        f"lists in byte order: {yes_or_no(found.byte_order)}; ETags are MD5: {yes_or_no(found.md5_etags)}; "
+        f"up to {plural(found.delete_batch, 'key')} per delete; unsupported kinds of keys: {unsupported} "
+        f"({known.origin})"
     )
 
 
-def yes(value: bool) -> str:
+def yes_or_no(value: bool) -> str:
     return "yes" if value else "no"
 
 

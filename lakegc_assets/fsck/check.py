@@ -159,7 +159,7 @@ def distinct_ranges(ranges_found: DataFrame, report: Report) -> list[dict[str, A
         merged = by_id.setdefault(str(row["range_id"]), row)
         if merged is not row:
             merged["live"] = merged["live"] or row["live"]
-            why = "metaranges describe it differently: their counts or keys disagree"
+            why = "metaranges describe it differently (their counts or keys disagree)"
             report.findings.append(Finding("range", str(row["range_id"]), Problem.DAMAGED, why))
     return list(by_id.values())
 

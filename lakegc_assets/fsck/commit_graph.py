@@ -168,7 +168,7 @@ def why_forged(commit: Commit) -> str | None:
         actual_id = sstable.commit_id(commit)
     except (OverflowError, UnicodeEncodeError) as error:
         return f"it has a value that no commit can have ({error})"
-    return None if actual_id == commit.id else f"forged or damaged: the id of its content is {actual_id}"
+    return None if actual_id == commit.id else f"forged or damaged (the id of its content is {actual_id})"
 
 
 def read_logs(repository: str, lakefs: LakeFS, graph: Graph, report: Report) -> None:
@@ -185,7 +185,7 @@ def read_logs(repository: str, lakefs: LakeFS, graph: Graph, report: Report) -> 
                 seen.add(commit.id)
                 graph.add(commit)
         except LakegcError as error:
-            report.add_finding("log", name, error, graph.dependents([start]))
+            report.add_finding("commit log", name, error, graph.dependents([start]))
     report.count({"logged_commits": len(seen)})
 
 

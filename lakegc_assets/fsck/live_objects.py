@@ -68,8 +68,8 @@ def retained_by_server(target: Target, lakefs: LakeFS, report: Report) -> dict[s
     """The metaranges of the commits that the server retains, by commit id; empty without rules or a readable list."""
     if target.repository.read_only:
         report.not_verified.append(
-            "What only the server's list of retained commits keeps: the repository is read-only, so there is no such "
-            "list."
+            "Objects that only the server's list of retained commits keeps: the repository is read-only, so there is "
+            "no such list."
         )
         return {}
     try:
@@ -79,9 +79,9 @@ def retained_by_server(target: Target, lakefs: LakeFS, report: Report) -> dict[s
         data = target.place.store().read(target.place.namespace.key(location))
         return dict(parse_commits_csv(data, where=location))
     except Forbidden as error:
-        report.not_verified.append(f"What only the server's list of retained commits keeps: {error}")
+        report.not_verified.append(f"Objects that only the server's list of retained commits keeps: {error}")
     except LakegcError as error:
-        report.add_finding("list", "retained commits", error)
+        report.add_finding("list of retained commits", target.repository.id, error)
     return {}
 
 
@@ -158,7 +158,7 @@ def served_at_changed_paths(spark: SparkSession, target: Target, lakefs: LakeFS,
                 keys = [key for _, key in changed_paths(lakefs, repository, branch, place.namespace)]
                 yield batch_of(OBSERVED_ADDRESSES, address=pa.array(keys, pa.string()), staged=True)
             except LakegcError as error:
-                yield batch_of(OBSERVED_ADDRESSES, note=[finding_note("changes of branch", branch, error)])
+                yield batch_of(OBSERVED_ADDRESSES, note=[finding_note("changes on branch", branch, error)])
 
     return tasks_from_ids(lambda: spark, "branch", branches, batch_size=1).mapped(read, OBSERVED_ADDRESSES)
 

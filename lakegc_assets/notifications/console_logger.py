@@ -49,7 +49,7 @@ def fields_of(run_id: str | None, partition_key: str) -> RunFields:
     return RunFields(run_id, partition.repository, partition.mark_id)
 
 
-@dg.logger(_CONFIG, description="Lines on stderr, in the format of the setting log_format.")
+@dg.logger(_CONFIG, description="Lines on stderr, in the format that the setting log_format selects.")
 def console(context: dg.InitLoggerContext) -> logging.Logger:
     if not has_json_logs(os.environ, home_folder()):
         found: logging.Logger = dg.colored_console_logger.logger_fn(context)

@@ -39,7 +39,7 @@ def repository_gauges(
     if known:
         gauges += _newest_mark(max(known, key=finished_at), limits, now)
         waiting = sum(_is_waiting(record, limits, now) for record in known)
-        gauges.append(Gauge("lakegc_marks_waiting", "Marks with expired objects that can be approved.", waiting))
+        gauges.append(Gauge("lakegc_marks_waiting", "Marks that can be approved and have expired objects.", waiting))
     if reports:
         gauges += _sweeps(reports)
     return gauges
@@ -53,11 +53,15 @@ def _newest_mark(record: MarkRecord, limits: BrakeLimits, now: datetime) -> Iter
         ("timestamp_seconds", "When the newest mark was finished, by the store's clock.", finished.timestamp()),
         ("duration_seconds", "How long the newest mark took.", (finished - started).total_seconds()),
         ("stored_objects", "Stored objects that the newest mark compared: its candidates.", counts["candidates"]),
-        ("stored_bytes", "Size of these objects.", counts["candidate_bytes"]),
+        ("stored_bytes", "Size of the objects that the newest mark compared.", counts["candidate_bytes"]),
         ("live_objects", "Addresses that the newest mark found to be live.", counts["live"]),
         ("expired_objects", "Objects that the newest mark found to be expired.", counts["expired"]),
-        ("expired_bytes", "Size of these objects.", counts["expired_bytes"]),
-        ("kept_bytes", "Stored bytes that are not expired.", counts["candidate_bytes"] - counts["expired_bytes"]),
+        ("expired_bytes", "Size of the objects that the newest mark found to be expired.", counts["expired_bytes"]),
+        (
+            "kept_bytes",
+            "Size of the stored objects that the newest mark did not find to be expired.",
+            counts["candidate_bytes"] - counts["expired_bytes"],
+        ),
         ("brakes_tripped", "Brakes that the newest mark trips.", tripped),
     ):
         yield Gauge(f"lakegc_last_mark_{name}", text, value)
@@ -73,23 +77,39 @@ def _sweeps(reports: Sequence[Report]) -> Iterator[Gauge]:
     objects, sizes = newest.objects, newest.sizes
     for name, text, value in (
         ("timestamp_seconds", "When the newest sweep ended, by the store's clock.", newest.ended.timestamp()),
-        ("duration_seconds", "How long its last run took.", (newest.ended - newest.began).total_seconds()),
+        (
+            "duration_seconds",
+            "How long the last run of the newest sweep took.",
+            (newest.ended - newest.began).total_seconds(),
+        ),
         ("deleted_objects", "Objects that the newest sweep deleted.", objects.get(Outcome.DELETED.value, 0)),
-        ("deleted_bytes", "Size of these objects.", sizes.get(Outcome.DELETED.value, 0)),
-        ("quarantined_objects", "Objects that it quarantined.", objects.get(Outcome.QUARANTINED.value, 0)),
-        ("failed_objects", "Objects that it failed to delete.", objects.get(Outcome.FAILED.value, 0)),
+        ("deleted_bytes", "Size of the objects that the newest sweep deleted.", sizes.get(Outcome.DELETED.value, 0)),
+        (
+            "quarantined_objects",
+            "Objects that the newest sweep quarantined.",
+            objects.get(Outcome.QUARANTINED.value, 0),
+        ),
+        ("failed_objects", "Objects that the newest sweep failed to delete.", objects.get(Outcome.FAILED.value, 0)),
         (
             "rescued_objects",
-            "Objects that it kept because they were live again.",
+            "Objects that the newest sweep kept because they were live again.",
             objects.get(Outcome.RESCUED.value, 0),
         ),
-        ("late_objects", "Objects that became live while they were being deleted.", newest.late_objects),
+        (
+            "late_objects",
+            "Objects that became live while the newest sweep was deleting them.",
+            newest.late_objects,
+        ),
     ):
         yield Gauge(f"lakegc_last_sweep_{name}", text, value)
     freed = (Outcome.DELETED.value, Outcome.PURGED.value)
-    for unit, totals in (("objects", [one.objects for one in reports]), ("bytes", [one.sizes for one in reports])):
+    for unit, totals in (
+        ("objects", [report.objects for report in reports]),
+        ("bytes", [report.sizes for report in reports]),
+    ):
         value = sum(total.get(outcome, 0) for total in totals for outcome in freed)
-        yield Gauge(f"lakegc_freed_{unit}", f"Deleted {unit}, by all sweeps with a report in the namespace.", value)
+        text = f"Total {unit} deleted by all sweeps and purges with a report in the namespace."
+        yield Gauge(f"lakegc_freed_{unit}", text, value)
 
 
 def backup_gauges(backup: Backup) -> list[Gauge]:
@@ -97,9 +117,13 @@ def backup_gauges(backup: Backup) -> list[Gauge]:
     return [
         Gauge(f"lakegc_last_backup_{name}", text, value)
         for name, text, value in (
-            ("timestamp_seconds", "When the newest backup ended, by its store's clock.", backup.ended.timestamp()),
-            ("duration_seconds", "How long its last run took.", backup.seconds),
+            (
+                "timestamp_seconds",
+                "When the newest backup ended, by the clock of the store that it is in.",
+                backup.ended.timestamp(),
+            ),
+            ("duration_seconds", "How long the last run of the newest backup took.", backup.seconds),
             ("objects", "Objects in the newest backup.", backup.copied),
-            ("bytes", "Size of these objects.", backup.copied_bytes),
+            ("bytes", "Size of the objects in the newest backup.", backup.copied_bytes),
         )
     ]

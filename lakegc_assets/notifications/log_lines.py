@@ -1,4 +1,4 @@
-"""Structured logs: one JSON object for each line, with the run, repository and mark that it is about."""
+"""Structured logs: one JSON object per line, with the run, repository and mark that the message is about."""
 
 from __future__ import annotations
 

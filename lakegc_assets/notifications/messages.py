@@ -1,7 +1,7 @@
 """Notifications, and their form in JSON and for Slack. Pure.
 
 They contain numbers and names of repositories and marks, but never secrets, keys of objects or the text of an error,
-which may contain both: the receiver may be outside the organization.
+which may contain secrets and keys: the receiver may be outside the organization.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from lakegc_assets.formatting import escaped_name, plural, size
+from lakegc_assets.formatting import escaped_name, is_or_are, plural, size
 from spark_resources.identifiers import Event, Partition
 from spark_resources.model import Outcome
 
@@ -49,7 +49,7 @@ class Notification:
 
 
 def json_body(notification: Notification, owners: Sequence[str]) -> bytes:
-    """The documented JSON document. ASCII only, so control characters and all others are escaped."""
+    """The documented JSON document. ASCII only: control and non-ASCII characters are escaped."""
     return json.dumps(
         {
             "version": BODY_VERSION,
@@ -100,7 +100,7 @@ def brakes_tripped(
     return Notification(
         Event.BRAKES_TRIPPED, partition, time, run_id,
         f"Mark {mark_id} of {repository} trips {plural(len(names), 'brake')} ({', '.join(names)}): "
-        f"{plural(objects, 'object')}, {size(expired_bytes)}. Find out why before anyone approves it.",
+        f"{plural(objects, 'object')}, {size(expired_bytes)}. Find out why before anyone approves the mark.",
         ("review", repository, mark_id), {"objects": objects, "bytes": expired_bytes, "brakes": len(names)},
     )  # fmt: skip
 
@@ -110,8 +110,8 @@ def run_failed(partition: Partition, time: datetime, run_id: str, *, job: str, e
     what = f" ({error})" if error else ""
     return Notification(
         Event.RUN_FAILED, partition, time, run_id,
-        f"The run '{job}' of mark {partition.mark_id} of {partition.repository} failed{what}. Run {run_id} in "
-        "Dagster says why.",
+        f"The run '{job}' of mark {partition.mark_id} of {partition.repository} failed{what}. The reason is in "
+        f"Dagster, in run {run_id}.",
         ("status", partition.repository),
     )  # fmt: skip
 
@@ -125,7 +125,11 @@ def swept(
     count, total = (sum(counts.get(name, 0) for name in removed) for counts in (objects, sizes))
     failed, rescued = objects.get(Outcome.FAILED.value, 0), objects.get(Outcome.RESCUED.value, 0)
     counts = ", ".join(f"{number:,} {outcome}" for outcome, number in sorted(objects.items())) or "nothing to do"
-    problems = f" {plural(late, 'object')} became live while being deleted: readers miss them." if late else ""
+    problems = (
+        f" {plural(late, 'object')} became live while being deleted, and {is_or_are(late)} now missing for readers."
+        if late
+        else ""
+    )
     return Notification(
         Event.SWEPT, partition, time, run_id,
         f"The sweep of mark {partition.mark_id} of {partition.repository} ended "

@@ -77,7 +77,7 @@ def _gauges_from_records(place: Place, settings: Settings) -> list[Gauge]:
 
 
 def families(gauges: Sequence[Gauge], repository: str) -> Families:
-    """Metrics in the form of prometheus_client, labeled with the repository; and lakegc's version."""
+    """Metrics in the form of prometheus_client, labeled with the repository, and one with lakegc's version."""
     from prometheus_client.core import GaugeMetricFamily
 
     build = GaugeMetricFamily("lakegc_build_info", "lakegc's version, as a label.", labels=["version"])

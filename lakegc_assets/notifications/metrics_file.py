@@ -1,4 +1,4 @@
-"""The file that Prometheus' node exporter reads (its textfile collector): it has the metrics of all repositories."""
+"""The file with the metrics of all repositories, for the textfile collector of Prometheus's node exporter."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Families:
 
 
 def update(path: Path, repository: str, families: Families) -> None:
-    """Replace a repository's series of these families in the file, and keep all others. Readers see the old or the new
+    """Replace a repository's series in these families in the file, and keep all others. Readers see the old or the new
     file, never a part of it; processes that write at the same time wait for each other.
 
-    Raises `LakegcError` if the folder doesn't exist or isn't writable, the file isn't one of metrics, or another
+    Raises `LakegcError` if the folder doesn't exist or isn't writable, the file isn't a metrics file, or another
     process doesn't finish in time. In that case, nothing is overwritten.
     """
     from prometheus_client import write_to_textfile
@@ -46,7 +46,7 @@ def update(path: Path, repository: str, families: Families) -> None:
     except Timeout:
         raise LakegcError(
             f"another process has been writing to {path} for more than {LOCK_TIMEOUT_S:g} s. The next run will "
-            "write it."
+            "write the metrics."
         ) from None
     except OSError as error:
         raise LakegcError(
@@ -64,14 +64,14 @@ def read(path: Path) -> list[Metric]:
         return list(text_string_to_metric_families(text))
     except FileNotFoundError:
         return []
-    except ValueError:  # of the parser, and of the encoding
+    except ValueError:  # from the parser or the decoding of the text
         raise LakegcError(
-            f"{path} is not a file of metrics, so it wasn't overwritten. Remove it, or correct LAKEGC_METRICS_FILE."
+            f"{path} is not a metrics file, so it wasn't overwritten. Remove it, or correct LAKEGC_METRICS_FILE."
         ) from None
 
 
 def merge(old: Iterable[Metric], repository: str, new: Iterable[Metric]) -> tuple[Metric, ...]:
-    """The new families with the other repositories' series, and the old families that aren't among them."""
+    """The new families, with the other repositories' series added, and the old families that aren't among the new."""
     merged = {family.name: family for family in new}
     for family in old:
         if family.name not in merged:

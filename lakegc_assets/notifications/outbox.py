@@ -27,7 +27,7 @@ MAX_SECONDS = 30.0
 
 
 class Waiting(BaseModel):
-    """An event that wasn't delivered yet: enough to read it again from Dagster."""
+    """An event that hasn't been delivered yet: enough to read it again from Dagster."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -47,13 +47,13 @@ class Cursor(BaseModel):
 
     @classmethod
     def parse(cls, text: str) -> Cursor:
-        """Parse a cursor. Raises `DamagedData` if somebody edited it."""
+        """Parse a cursor. Raises `DamagedData` if it is invalid, for example because somebody edited it."""
         try:
             return cls.model_validate_json(text)
         except ValidationError:
             raise DamagedData(
-                "the cursor of the sensor 'notifications' is invalid. Reset it in Dagster: the sensor then begins with "
-                "the runs that end from now on.",
+                "the cursor of the sensor 'notifications' is invalid. Reset the cursor in Dagster: the sensor then "
+                "begins with the runs that end from now on.",
                 invariant=None,
             ) from None
 

@@ -20,7 +20,7 @@ def send(url: str, body: bytes, headers: Mapping[str, str], *, timeout_s: float 
     """Post a body. Raises `Undelivered` unless the webhook accepts it (2xx) within the time limit.
 
     Redirects are not followed: they would send the body to a receiver that nobody configured. The time limit holds even
-    if the response arrives byte by byte. If it is exceeded, the webhook may still have received the event.
+    if the response arrives byte by byte. After a timeout, the webhook may still have received the event.
     """
     import requests
 

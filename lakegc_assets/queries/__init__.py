@@ -8,7 +8,8 @@ For notebooks, each question is a function that returns an Arrow table:
     queries.pins("my-repository").to_pandas()                # what each branch, tag and commit alone keeps
     queries.what_if("my-repository", [today, other])[0]      # what other rules would expire (comparison.Variant)
 
-Settings come from the same sources as those of the commands: LAKEGC_* variables, lakegc.toml, ~/.lakectl.yaml.
+Settings come from the same sources as those of the commands: LAKEGC_* environment variables, lakegc.toml,
+~/.lakectl.yaml.
 
 history      what a finished mark recorded: commits, ranges, addresses, stored objects, and decisions by other rules
 addresses    what a mark decided about many addresses at once, and why
@@ -16,7 +17,7 @@ paths        which address a path has or had in which commit, and which branch s
 sweeps       what sweeps, undos and purges did with some addresses
 explanation  all of that about one path or address
 pinned       what each branch, tag on hold and commit alone keeps
-comparison   what other rules, dropped branches, another minimum age or more holds would expire; with range_groups,
+comparison   what other rules, dropped branches, a different minimum age or more holds would expire; with range_groups,
              recorded_inputs for what marks recorded, and grouping
 """
 
@@ -44,8 +45,8 @@ __all__ = ["explain", "opened", "pins", "what_if"]
 
 @contextmanager
 def opened(repository: str, mark: str = LATEST, *, environ: Mapping[str, str] = os.environ) -> Iterator[History]:
-    """Open a finished mark of a repository. If a query is too large for one process, Spark starts, and stops at the
-    end.
+    """Open a finished mark of a repository. If a query is too large for one process, Spark is started, and stopped at
+    the end.
 
     Raises the errors of `open_history`.
     """
@@ -82,7 +83,7 @@ def explain(
 
 def pins(repository: str, *, mark: str = LATEST) -> pa.Table:
     """What each branch, tag on hold and commit of a repository alone keeps (`lakegc_assets.queries.pinned.PINS`), with
-    the stale branch that costs most first.
+    the stale branch that keeps most bytes first.
 
     Raises `Refused` if the mark doesn't know every commit and object.
     """

@@ -75,7 +75,7 @@ EXPLAINED = pa.schema(
     [
         pa.field("address", pa.string(), nullable=False),
         pa.field("decision", pa.string(), nullable=False),  # see Decision
-        pa.field("kept_by", pa.list_(pa.string()), nullable=False),  # names in REASONS, all that are true
+        pa.field("kept_by", pa.list_(pa.string()), nullable=False),  # all reasons that apply, by their names in REASONS
         pa.field("kept_until", _TIME),  # when age and retention rules no longer keep it; null: not known in advance
         pa.field("size", pa.int64()),  # bytes; null if it isn't stored
         pa.field("modified", _TIME),  # the store's clock
@@ -192,7 +192,7 @@ def concat(schema: pa.Schema, tables: Iterable[pa.Table]) -> pa.Table:
 
 def stored_rows(history: History, wanted: pa.Array) -> pa.Table:
     """The rows of the objects that were in the store when the mark was made (STORED_OBJECTS). An incremental mark
-    didn't list all of them: for the others, the newest mark of its chain that did decides."""
+    doesn't list every object: for the others, the newest mark of its chain that listed them decides."""
     found, undecided = [STORED_OBJECTS.empty_table()], wanted
     for mark in history.marks:
         rows = rows_in(mark, listed_objects.datasets(history.reading(mark)), STORED_OBJECTS, undecided)
@@ -213,7 +213,7 @@ def stored_rows(history: History, wanted: pa.Array) -> pa.Table:
 
 
 def live_range_addresses(history: History, wanted: pa.Array) -> pa.Table:
-    """The ranges that counted as committed in the mark and have one of these addresses (RANGE_ADDRESSES)."""
+    """These addresses in each range that counted as committed in the mark (RANGE_ADDRESSES)."""
     numbers = pa.array(sorted(history.live_ranges), pa.int64())
     rows = rows_in(history.mark, history.address_datasets, RANGE_ADDRESSES, wanted)
     live = rows.filter(pc.is_in(rows["range"], value_set=numbers))
@@ -224,8 +224,8 @@ def live_range_addresses(history: History, wanted: pa.Array) -> pa.Table:
 
 
 def reasons_to_keep(history: History, recorded: RecordedRows, wanted: pa.Array) -> tuple[dict[str, pa.Array], pa.Array]:
-    """For each reason in REASONS, which of the objects at these addresses it keeps; and details about one of them for
-    each object (text)."""
+    """For each reason in REASONS, which of the objects at these addresses it keeps; and, for each object, details about
+    one of its reasons (text)."""
     record, grain = history.record, history.run.store.capabilities.time_resolution
     nothing = {name: ADDRESSES.empty_table() for name in (COMMITTED, MAYBE_GONE, UNCOMMITTED)}
     references = {COMMITTED: recorded.in_ranges, MAYBE_GONE: recorded.maybe_gone, UNCOMMITTED: recorded.staged}
@@ -339,7 +339,8 @@ def kept_until(history: History, recorded: RecordedRows, wanted: pa.Array, kept_
 
 
 def old_enough_at(modified: pa.ChunkedArray, min_age: timedelta) -> pa.ChunkedArray:
-    """When objects with these times are old enough; null for a zero value, and if no date can hold the result."""
+    """When objects with these modification times are old enough; null if the time is unknown or the result is later
+    than any date."""
     latest = pa.scalar(datetime.max.replace(tzinfo=UTC) - min_age, _TIME)
     is_known = pc.and_(pc.invert(garbage.is_without_time(modified)), pc.less_equal(modified, latest))
     return pc.if_else(is_known, pc.add(modified, pa.scalar(min_age, pa.duration("us"))), pa.scalar(None, _TIME))

@@ -1,4 +1,4 @@
-"""What other rules, a dropped branch, another minimum age or more holds would delete: several variants from one scan.
+"""What other rules, a dropped branch, a different minimum age or more holds would delete: several variants, one scan.
 
 Each variant is decided by the mark's own rules from the mark's files, at the time of the mark. Nothing is changed, and
 a result isn't an expired set: it can't be approved.
@@ -139,7 +139,7 @@ def what_if(history: History, variants: Sequence[Variant], *, tags: Collection[N
     many variants, and `Refused` if the mark doesn't know enough.
     """
     check_variants(history, variants)
-    history.refuse_unless_complete("what-if")
+    history.refuse_unless_complete("'lakegc what-if'")
     with history.run.persist, errors_from_executors():
         return Comparison(history, variants, tags).result()
 
@@ -151,7 +151,9 @@ def check_variants(history: History, variants: Sequence[Variant]) -> None:
     branches = {branch for branch, _ in history.heads}
     for branch in sorted(branch for variant in variants for branch in variant.dropped):
         if branch == repository.default_branch:
-            raise WrongUsage(f"'{branch}' is the default branch of {repository.id}, which can't be deleted")
+            raise WrongUsage(
+                f"'{branch}' is the default branch of {repository.id}, and a default branch can't be deleted"
+            )
         refuse_unknown_branch(history, branch, branches)
 
 
@@ -188,11 +190,11 @@ class Comparison:
             Input.of_addresses(UNCOMMITTED, run.place, uncommitted_addresses.datasets(run), ADDRESSES),
             *attributed_inputs(history),
             *removed_inputs(run.place, since=history.marks[-1].record.start),
-            *(source for one in evidence.values() for source in one.inputs),
+            *(source for by_reason in evidence.values() for source in by_reason.inputs),
         ]
         with_reasons = [
-            replace(one, reasons=self.decisions(variant, evidence))
-            for one, variant in zip(decided, self.variants, strict=True)
+            replace(by_group, reasons=self.decisions(variant, evidence))
+            for by_group, variant in zip(decided, self.variants, strict=True)
         ]
 
         def combine(rows: GroupedRows, report: TaskReport) -> pa.Table:
@@ -211,26 +213,24 @@ class Comparison:
         the mark retained were recorded; for the others, the immutable tables in the store are read."""
         recorded = self.history.verdicts
         metaranges = set(recorded.filter(recorded["retained"])["metarange_id"].to_pylist())
-        metaranges |= {one.metarange_id for verdicts in self.verdicts for one in verdicts if one.retained}
+        metaranges |= {verdict.metarange_id for verdicts in self.verdicts for verdict in verdicts if verdict.retained}
         if self.path_holds.patterns:
-            metaranges |= {one.metarange_id for one in self.verdicts[0]}
+            metaranges |= {verdict.metarange_id for verdict in self.verdicts[0]}
         return self.history.ranges_of(metaranges)
 
     def decided(self, variant: Variant, verdicts: Sequence[Verdict], pairs: pa.Table) -> Decided:
         """What a variant decides, without its reasons to keep unreferenced objects."""
-        retained = pa.array(sorted({one.metarange_id for one in verdicts if one.retained}), pa.string())
+        retained = pa.array(sorted({verdict.metarange_id for verdict in verdicts if verdict.retained}), pa.string())
         live = pc.unique(pairs["range_id"].filter(pc.is_in(pairs["metarange_id"], value_set=retained)))
-        expired = [one for one in verdicts if not one.retained and one.metarange_id]
-        ordered = sorted_verdicts(
-            [
-                {"commit_id": one.commit_id, "branch": one.branch, "days": one.days, "until": one.until}
-                for one in expired
-            ]
+        expired = [verdict for verdict in verdicts if not verdict.retained and verdict.metarange_id]
+        sorted_rows = sorted_verdicts(
+            [{name: getattr(verdict, name) for name in ("commit_id", "branch", "days", "until")} for verdict in expired]
         )
-        position = {commit_id: number for number, commit_id in enumerate(ordered["commit_id"].to_pylist())}
+        position = {commit_id: number for number, commit_id in enumerate(sorted_rows["commit_id"].to_pylist())}
         of_metarange: dict[str, int] = {}
-        for one in expired:
-            of_metarange[one.metarange_id] = max(position[one.commit_id], of_metarange.get(one.metarange_id, 0))
+        for verdict in expired:
+            previous = of_metarange.get(verdict.metarange_id, 0)
+            of_metarange[verdict.metarange_id] = max(position[verdict.commit_id], previous)
         verdict_of = pa.table(
             [pa.array(of_metarange.keys(), pa.string()), pa.array(of_metarange.values(), pa.int64())],
             ["metarange_id", "verdict"],
@@ -243,7 +243,7 @@ class Comparison:
         record = self.history.record
         cutoff = record.cutoff if variant.min_age is None else cutoff_for(record.start, variant.min_age)
         return Decided(
-            numbers_of(live), ordered, numbers_of(by_range["range_id"]), by_range["verdict_max"].combine_chunks(),
+            numbers_of(live), sorted_rows, numbers_of(by_range["range_id"]), by_range["verdict_max"].combine_chunks(),
             cutoff, (),
         )  # fmt: skip
 
@@ -295,7 +295,7 @@ class Comparison:
     ) -> list[tuple[KeepReason, Decide]]:
         """The reasons with the variant's own holds, and without what its dropped branches serve."""
         holds, repository = (*self.history.holds, *variant.holds), self.history.run.partition.repository
-        by_reason = {reason: one.decide for reason, one in evidence.items()}
+        by_reason = {reason: found.decide for reason, found in evidence.items()}
         by_reason[keep_reasons.HOLD] = on_hold_by(holds)
         if variant.dropped:
             served = by_reason[keep_reasons.BRANCH]
@@ -329,7 +329,7 @@ class Comparison:
         result: list[dict[str, Any]] = []
         for number, (variant, verdicts) in enumerate(zip(self.variants, self.verdicts, strict=True)):
             row = {name: by_variant.get(number, {}).get(f"{name}_sum", 0) for name in sums}
-            row |= {"variant": variant.name, "commits": sum(not one.retained for one in verdicts)}
+            row |= {"variant": variant.name, "commits": sum(not verdict.retained for verdict in verdicts)}
             first = result[0] if result else row
             for unit in ("objects", "bytes"):
                 row[f"fewer_{unit}"] = first[unit] - (row[unit] - row[f"more_{unit}"])
@@ -338,11 +338,11 @@ class Comparison:
 
     def by_branch(self, rows: pa.Table) -> pa.Table:
         names = pa.array([variant.name for variant in self.variants], pa.string())
-        ordered = rows.sort_by(
+        sorted_rows = rows.sort_by(
             [("variant", "ascending"), ("bytes", "descending"), ("objects", "descending"), ("branch", "ascending")]
         )
-        columns = [names.take(ordered["variant"].combine_chunks()), *(ordered[name] for name in BY_BRANCH.names[1:])]
-        return pa.table(columns, schema=BY_BRANCH)
+        variants = names.take(sorted_rows["variant"].combine_chunks())
+        return pa.table([variants, *(sorted_rows[name] for name in BY_BRANCH.names[1:])], schema=BY_BRANCH)
 
 
 def verdicts_of(history: History, variant: Variant, tags: Collection[NamedCommit]) -> list[Verdict]:

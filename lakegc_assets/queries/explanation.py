@@ -26,9 +26,9 @@ SCHEME, LAKEFS = "://", "lakefs://"
 EXPLANATIONS = pa.schema(
     [
         *EXPLAINED,
-        pa.field("why_never", pa.string()),  # of an address that is never collected
-        pa.field("served_by", pa.list_(pa.string())),  # the branches that serve it now, at one of its paths
-        pa.field("commits", pa.list_(pa.struct(list(COMMITTED_ENTRIES)))),  # with it at one of its paths, newest first
+        pa.field("why_never", pa.string()),  # why lakegc never collects the address, if so
+        pa.field("served_by", pa.list_(pa.string())),  # the branches that serve the path with it now
+        pa.field("commits", pa.list_(pa.struct(list(COMMITTED_ENTRIES)))),  # that have it, newest first
         pa.field("sweeps", pa.list_(pa.struct(list(OUTCOMES)))),  # in the order in which they happened
     ]
 )
@@ -53,7 +53,7 @@ def explain_name(history: History, name: str, *, is_path: bool = False, is_addre
     """Explain a path (also as `lakefs://REPO/REF/PATH`) or an address: a key of the namespace, or a full URI. Without a
     flag, it may be either.
 
-    Raises `WrongUsage` if it is both in a commit and an address, `NotFound` if it is neither.
+    Raises `WrongUsage` if it is both a committed path and an address, `NotFound` if it is neither.
     """
     if is_path and is_address:
         raise WrongUsage("--path and --address are mutually exclusive: pass only one of them")
@@ -71,8 +71,8 @@ def explain_name(history: History, name: str, *, is_path: bool = False, is_addre
         return explain_path(history, name, committed, served_now(history, name))
     if len(committed):
         raise WrongUsage(
-            f"'{name}' is both a path in lakeFS and the address of an object of {history.repository}. Say which "
-            "one is meant with --path or --address"
+            f"'{name}' is both a path in lakeFS and the address of an object of {history.repository}. Pass --path or "
+            "--address to say which one is meant"
         )
     return address
 
@@ -81,7 +81,7 @@ def path_in(history: History, uri: str) -> str:
     """The path in a URI of lakeFS. Raises `WrongUsage` if it is in another repository."""
     repository, *rest = uri.removeprefix(LAKEFS).split("/", 2)
     if repository != history.run.target.repository.lakefs_id or len(rest) != 2:
-        raise WrongUsage(f"{uri} is not a path of {history.repository}: expected lakefs://REPOSITORY/BRANCH/PATH")
+        raise WrongUsage(f"{uri} is not a path in {history.repository}: expected lakefs://REPOSITORY/BRANCH/PATH")
     return rest[1]
 
 
@@ -93,8 +93,8 @@ def explain_uri(history: History, uri: str) -> Explanation:
     where, key = history.place.namespace.locate_reported(uri)
     if where is Location.CONFLICT:
         raise WrongUsage(
-            f"it isn't certain which object {uri} is: it may be in the namespace {history.place.namespace.uri}, "
-            "spelled differently. Pass the key in the namespace instead, such as data/…"
+            f"it isn't certain which object {uri} refers to: it may be another spelling of an address in the namespace "
+            f"{history.place.namespace.uri}. Pass the key in the namespace instead, such as data/…"
         )
     explanation = explain_address(history, key, is_inside=where is Location.INSIDE)
     if explanation is None:
@@ -123,7 +123,7 @@ def explain_address(
 
 
 def entries_of(history: History, key: str, path: str | None) -> list[pa.Table]:
-    """The entries with this address in all commits, at the paths where a live range or its expiry reason has it."""
+    """The entries with this address in all commits, at its paths in live ranges and at `path`."""
     wanted = pa.array([key], pa.string())
     ranges = pc.unique(live_range_addresses(history, wanted)["range"]).to_pylist()
     paths = set(entries_with(history, wanted, ranges)["path"].to_pylist()) | ({path} if path is not None else set())
@@ -142,8 +142,8 @@ def is_stored(history: History, key: str) -> bool:
 def unknown_address(history: History, key: str) -> str:
     return (
         f"there is no object at {history.place.namespace.uri}/{key}, and no mark or sweep of "
-        f"{history.repository} has it. Addresses are case-sensitive keys such as data/…; to explain a path in "
-        "lakeFS, add --path"
+        f"{history.repository} recorded one there. Addresses are case-sensitive keys such as data/…; to explain a path "
+        "in lakeFS, add --path"
     )
 
 
@@ -154,7 +154,7 @@ def explain_path(history: History, path: str, committed: pa.Table, served: Mappi
     """Explain every address that a path has in a commit or that a branch serves there."""
     if not len(committed) and not served:
         raise NotFound(
-            f"no commit that mark {history.record.mark_id} of {history.repository} knew has '{path}', and no "
+            f"'{path}' isn't in any commit that mark {history.record.mark_id} of {history.repository} knew, and no "
             "branch serves it. Paths are case-sensitive and have no leading slash. If the object was overwritten "
             "before it was committed, its path isn't recorded anywhere: explain its address instead"
         )
@@ -236,6 +236,6 @@ def why_never_collected(history: History, address: str, decision: str) -> str | 
             return "files under _lakefs/ are metadata of lakeFS and lakegc"
         return "lakegc collects only objects under data/, and those that old versions of lakeFS wrote to the root"
     return (
-        f"it is outside the namespace {history.place.namespace.uri}, where lakegc deletes nothing. Imported and linked "
-        "objects belong to the user or system that stored them"
+        f"it is outside the namespace {history.place.namespace.uri}, and lakegc deletes nothing there. Imported and "
+        "linked objects belong to the user or system that stored them"
     )

@@ -144,12 +144,13 @@ class History:
 
     @cached_property
     def holds(self) -> tuple[Hold, ...]:
-        """The holds that the mark used, without those that had expired. Raises `Refused` if they have changed since."""
+        """The holds that the mark used, without those that had expired. Raises `Refused` if the holds have changed
+        since then."""
         current = read_holds_of_any_version(self.place, self.run.target.configured_holds)
         if current.sha256 != self.record.holds["sha256"]:
             raise Refused(
-                f"the holds of {self.repository} were changed after mark {self.record.mark_id}, so what they "
-                "keep isn't known. Make a new mark."
+                f"the holds of {self.repository} were changed after mark {self.record.mark_id} was made, so what its "
+                "holds kept isn't known. Make a new mark."
             )
         return holds_that_apply(current.holds, self.record.server_now)
 
@@ -205,8 +206,8 @@ class History:
         return RecordedRanges.of(self.run, self.chain)
 
     def ranges_of(self, metaranges: Collection[str]) -> pa.Table:
-        """The ranges of these metaranges (METARANGE_RANGES). Reads those that no mark recorded from the store, such as
-        the metaranges of expired commits."""
+        """The ranges of these metaranges (METARANGE_RANGES). Metaranges that no mark recorded, such as those of expired
+        commits, are read from the store."""
         wanted = set(metaranges) - {""}
         known = wanted & self.recorded_ranges.metaranges
         tasks = metarange_tasks(self.run.spark, sorted(wanted - known))
@@ -220,7 +221,7 @@ class History:
 
     @cached_property
     def unrecorded_metaranges(self) -> list[str]:
-        """Those that no mark recorded, such as the metaranges of expired commits."""
+        """The metaranges that no mark recorded, such as those of expired commits."""
         return sorted(self.metaranges - self.recorded_ranges.metaranges)
 
     @cached_property
@@ -270,10 +271,11 @@ class History:
         """Raise `Refused` unless the mark knows every commit and every stored object, as `query` needs."""
         if not can_be_base(self.run):
             raise Refused(
-                f"mark {self.record.mark_id} of {self.repository} doesn't know every commit and object, which "
-                f"{query} needs: its scope is {self.record.scope}, and the commit graph "
+                f"{query} needs a mark that knows every commit and object, but mark {self.record.mark_id} of "
+                f"{self.repository} has the scope '{self.record.scope}', and the commit graph "
                 f"{'was' if self.run.mark.record.step('retained_commits').facts['graph'] else 'could not be'} read. "
-                f"Make a mark of the scope {Scope.UNIFIED} with credentials that are permitted to dump references."
+                f"Make a mark with the scope '{Scope.UNIFIED}' and with credentials that are permitted to dump "
+                "references."
             )
 
 

@@ -62,9 +62,10 @@ def pins_of(history: History) -> pa.Table:
     """What each branch, tag on hold and commit of the mark alone keeps (PINS): stale branches first, then branches,
     tags and commits, each by bytes, largest first. Branches and tags that pin nothing are included, commits aren't.
 
-    These are the objects that the next mark would consider garbage without it, regardless of their age, if nothing else
-    changed. Staged objects, those on hold by path or prefix, and those that other repositories refer to stay kept. Path
-    probes aren't repeated: the next mark may find that another branch serves some of the objects.
+    These are the objects that the next mark would consider garbage without that branch, tag or commit, regardless of
+    their age, if nothing else changed. Staged objects, those on hold by path or prefix, and those that other
+    repositories refer to stay kept. Path probes aren't repeated: the next mark may find that another branch serves some
+    of the objects.
     """
     history.refuse_unless_complete("'lakegc pins'")
     pins = Pins(history)
@@ -174,8 +175,8 @@ class Pins:
         return dict(zip(verdicts["commit_id"].to_pylist(), verdicts["message"].to_pylist(), strict=True))
 
     def _is_stale(self, pin: Pin) -> bool:
-        """Whether a branch's head is older than the branch's own rule, so that only the branch keeps it. Never for the
-        default branch, which can't be deleted."""
+        """Whether a branch's own rule no longer retains its head, which is kept only because it is a head. Never true
+        for the default branch, which can't be deleted."""
         rules, head = self.history.record.rules, self.history.commits.get(pin.commit_id)
         is_default = pin.name == self.history.run.target.repository.default_branch
         if pin.kind != BRANCH or rules is None or head is None or is_default:

@@ -26,7 +26,7 @@ def numbers_of(range_ids: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def live_in_any(decided: Sequence[Decided]) -> set[int]:
-    return {number for one in decided for number in one.live.to_pylist()}
+    return {number for variant in decided for number in variant.live.to_pylist()}
 
 
 def grouped_ranges(decided: Sequence[Decided]) -> tuple[pa.Table, list[Decided]]:
@@ -35,8 +35,10 @@ def grouped_ranges(decided: Sequence[Decided]) -> tuple[pa.Table, list[Decided]]
     All variants decide alike on the ranges of a group, so an address in several of them is needed only once. Most
     ranges are retained by all variants, and versions of a range share most of their addresses.
     """
-    is_live = [set(one.live.to_pylist()) for one in decided]
-    position_of = [dict(zip(one.ranges.to_pylist(), one.positions.to_pylist(), strict=True)) for one in decided]
+    is_live = [set(variant.live.to_pylist()) for variant in decided]
+    position_of = [
+        dict(zip(variant.ranges.to_pylist(), variant.positions.to_pylist(), strict=True)) for variant in decided
+    ]
     numbers = sorted({number for known in (*is_live, *position_of) for number in known})
     group_of: dict[tuple[int, ...], int] = {}
     groups = [
@@ -51,19 +53,19 @@ def grouped_ranges(decided: Sequence[Decided]) -> tuple[pa.Table, list[Decided]]
     ]
     by_group = [
         replace(
-            one,
-            live=pa.array([group for key, group in group_of.items() if key[variant] == LIVE], pa.int64()),
-            ranges=pa.array([group for key, group in group_of.items() if key[variant] >= 0], pa.int64()),
-            positions=pa.array([key[variant] for key in group_of if key[variant] >= 0], pa.int64()),
+            variant,
+            live=pa.array([group for key, group in group_of.items() if key[number] == LIVE], pa.int64()),
+            ranges=pa.array([group for key, group in group_of.items() if key[number] >= 0], pa.int64()),
+            positions=pa.array([key[number] for key in group_of if key[number] >= 0], pa.int64()),
         )
-        for variant, one in enumerate(decided)
+        for number, variant in enumerate(decided)
     ]
     return pa.table([pa.array(numbers, pa.int64()), pa.array(groups, pa.int64())], ["range", "group"]), by_group
 
 
 def group_selector(groups: pa.Table) -> Select:
-    """A function that replaces the number of each row's range by that of its group, without rows of other ranges and
-    duplicates (RANGE_ADDRESSES)."""
+    """A function that replaces the number of each row's range with that of its group, and drops rows of other ranges
+    and duplicates (RANGE_ADDRESSES)."""
     numbers, group_numbers = groups["range"].combine_chunks(), groups["group"].combine_chunks()
 
     def select(table: pa.Table) -> pa.Table:

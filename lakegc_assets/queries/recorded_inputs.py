@@ -38,7 +38,7 @@ EXPIRED_SET = "expired_set"
 
 
 def parts_of(mark: Mark, parts: Iterable[tuple[str, str]]) -> list[Dataset]:
-    """Those of these datasets (asset and part) that the mark wrote."""
+    """The datasets of these parts (pairs of asset and part), as far as the mark wrote them."""
     return [mark.dataset(asset, part) for asset, part in parts if part in mark.record.step(asset).datasets]
 
 
@@ -92,8 +92,8 @@ def attributed_inputs(history: History) -> Iterator[Input]:
 
 
 def removed_inputs(place: Place, *, since: datetime) -> Iterator[Input]:
-    """The addresses whose objects sweeps removed (REMOVED), according to the reports of the sweeps that ended since
-    then, by the store's clock."""
+    """The addresses whose objects sweeps removed (REMOVED), according to the reports of the sweeps that ended at or
+    after `since`, by the store's clock."""
     outcomes = pa.array([outcome.value for outcome in REMOVED_OUTCOMES])
     yield Input.of_files(REMOVED_BY_SWEEPS, (), REMOVED)
     ids = folder_ids(place.store())

@@ -32,7 +32,7 @@ OUTCOMES = pa.schema(
 @dataclass(frozen=True, slots=True)
 class SweepOutcomes:
     """The outcomes of these addresses in all marks (`rows`, OUTCOMES, in the order in which they happened), and the
-    marks whose outcomes can't be read (`unreadable`), each with the reason. Those of a retired mark are gone."""
+    marks whose outcomes can't be read (`unreadable`), each with the reason. The outcomes of a retired mark are gone."""
 
     rows: pa.Table
     unreadable: dict[str, str]
@@ -89,8 +89,8 @@ def with_mark(receipts: pa.Table, mark_id: str, folder: str) -> pa.Table:
 
 
 def expired_rows(place: Place, mark_ids: Sequence[str], addresses: pa.Array) -> pa.Table:
-    """The rows of these addresses in the expired sets of these marks (EXPIRED_OBJECTS), as far as they can be read:
-    why they expired. Foreign and retired marks have none."""
+    """The rows of these addresses in the expired sets of these marks (EXPIRED_OBJECTS), which say why the objects
+    expired. Sets that can't be read are left out; foreign and retired marks have none."""
 
     def read(mark_id: str) -> pa.Table:
         try:

@@ -1,4 +1,4 @@
-"""Retire the old marks of several repositories, one after another. One with a problem doesn't hold up the others."""
+"""Retire the old marks of several repositories, one after another. A problem with one doesn't hold up the others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spark_resources.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was decided on the marks of a repository, or done with them. `retirements` is None if retirement isn't
+    """What was decided about the marks of a repository, or done with them. `retirements` is None if retirement isn't
     configured (`is_off`), if another run is working on the repository (`busy` says which), or after an `error`."""
 
     repository: str
@@ -28,9 +28,9 @@ class Outcome:
     def sentence(self) -> str:
         """What was done, for logs."""
         if self.error:
-            return f"{self.repository}: no mark was retired: {self.error}"
+            return f"retiring marks of {self.repository} failed: {self.error}"
         if self.busy:
-            return f"{self.repository} is skipped: {self.busy}"
+            return f"{self.repository} was skipped: {self.busy}"
         if self.is_off or self.retirements is None:
             return f"{self.repository}: retire_after isn't set"
         retired = ", ".join(self.retirements.applied)
@@ -46,7 +46,7 @@ def retire_all(
     apply: bool,
     log_message: LogMessage = lambda _: None,
 ) -> Iterator[Outcome]:
-    """Retire the old marks of each repository, or only plan it, unless `apply` is set.
+    """Retire the old marks of each repository if `apply` is set; otherwise only plan it.
 
     `older_than` overrides the setting `retire_after`; a repository with neither is left alone.
     """

@@ -27,7 +27,8 @@ from spark_resources.stores.prefetch import fetch_in_parallel
 
 @dataclass(frozen=True, slots=True)
 class KnownMark:
-    """The status of a mark, and the mark in the version that the status describes; None if it has no usable record."""
+    """The status of a mark, and the mark in the version that the status describes. `mark` is None without a usable
+    record."""
 
     status: MarkStatus
     mark: Mark | None = None
@@ -38,10 +39,10 @@ def identity_of(target: Target) -> RepositoryIdentity:
 
 
 def known_marks(target: Target, older_than: timedelta, *, now: datetime, holder: Holder | None) -> list[KnownMark]:
-    """The status of every mark with a folder in the namespace, in order of ids. `holder` is who holds the lease.
+    """The status of every mark with a folder in the namespace, in order of ids. `holder` is the holder of the lease.
 
     Small files next to the record are read only for marks that ended `older_than` ago or earlier, and for those with a
-    quarantine. Raises the store's errors: what can't be read for such a reason isn't known to be missing.
+    quarantine. Raises the store's errors: a file that can't be read isn't treated as missing.
     """
     store = target.place.store()
     in_quarantine = {key.removeprefix(QUARANTINE_ROOT).rstrip("/") for key in folders_in(store, QUARANTINE_ROOT)}
@@ -63,7 +64,7 @@ def read_mark(target: Target, status: MarkStatus, needs_details: Callable[[MarkR
     except (DamagedData, WrongUsage) as error:
         return KnownMark(replace(status, unusable=_unreadable(error)))
     if mark is None:
-        return KnownMark(replace(status, unusable="lakegc has no record of such a mark"))
+        return KnownMark(replace(status, unusable="lakegc has no record of it"))
     is_foreign = mark.key != f"{mark_folder(mark_id)}mark.json"
     status = replace(status, record=mark.record, is_foreign=is_foreign)
     if mark.record.state is MarkState.RETIRED or not needs_details(mark.record):
@@ -105,9 +106,10 @@ def with_approval(place: Place, status: MarkStatus, record: MarkRecord) -> MarkS
         if record.state is MarkState.APPROVED:
             approval = read_approval(place, status.mark_id)
             if approval is None or approval.sha256 != record.approval:
-                # it may just be being written: the record comes first
+                # the approval may still be being written: the record is written first
                 return replace(
-                    status, approval_problem=f"it is approved, but {approval_key(status.mark_id)} doesn't match"
+                    status,
+                    approval_problem=f"it is approved, but {approval_key(status.mark_id)} doesn't match its record",
                 )
             return replace(status, approved_until=approval.until)
         if record.state is MarkState.MARKED:

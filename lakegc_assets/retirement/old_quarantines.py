@@ -34,7 +34,8 @@ class Purged:
     def sentence(self, repository: str) -> str:
         name = f"the quarantine of mark {self.mark_id} of {repository}"
         if self.error or self.skipped:
-            return f"{name} was not purged: {self.error or self.skipped}"
+            not_purged = "was not completely purged" if self.objects else "was not purged"
+            return f"{name} {not_purged}: {self.error or self.skipped}"
         counts = ", ".join(f"{count:,} {outcome}" for outcome, count in sorted(self.objects.items()))
         return f"{name}: {counts or 'nothing left to purge'}"
 
@@ -55,17 +56,17 @@ def purge_all(
 
 
 def decisions(target: Target, purge_after: timedelta, *, holder: Holder | None) -> list[Decision]:
-    """The decision on each quarantine of a repository that has objects."""
+    """The decision on each quarantine with objects in a repository."""
     now = target.place.store().now()
     known = known_marks(target, purge_after, now=now, holder=holder)
-    return purges([one.status for one in known], identity_of(target), purge_after, now=now)
+    return purges([known_mark.status for known_mark in known], identity_of(target), purge_after, now=now)
 
 
 def purge_old(
     marks: MarksResource, repository: str, purge_after: timedelta, log_message: LogMessage
 ) -> Iterator[Purged]:
     """Purge the quarantines of a repository whose sweep ended at least `purge_after` ago, one after another, and yield
-    what became of each. One that can't be purged doesn't hold up the others.
+    what became of each. A quarantine that can't be purged doesn't hold up the others.
 
     Raises `Refused` if the clocks differ too much to tell ages, and the error if the repository can't be read.
     """
@@ -106,7 +107,7 @@ def purge_one(marks: MarksResource, partition: Partition, purge_after: timedelta
 
 
 def why_kept_now(run: SweepRun, purge_after: timedelta) -> str:
-    """Why the quarantine isn't purged after all, decided again under the lease; "" if it is."""
+    """Why the quarantine isn't purged after all, decided again under the lease; "" if it is purged."""
     found = {decision.mark_id: decision for decision in decisions(run.target, purge_after, holder=None)}
     decision = found.get(run.partition.mark_id)
     if decision is None:

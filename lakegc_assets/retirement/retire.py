@@ -3,7 +3,7 @@
 The order of effects on one mark, and the state that a crash right after each leaves:
 
 1. the mark becomes `retired`              from now on it can't be resumed, approved, swept, undone or used by others
-2. the reference's summary is removed      the reference collector can't sweep it
+2. the reference summary is removed        the reference collector can't sweep it
 3. its files are removed, in batches       the next retirement removes the others
 4. the record says that this is done       its record and the report of its sweep remain
 
@@ -15,7 +15,7 @@ succeeds.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -50,7 +50,7 @@ CHANGING = (Action.RETIRE, Action.RESUME)
 
 @dataclass(frozen=True, slots=True)
 class Retirable:
-    """The decision on one mark. If it is retired, also how many files and bytes that frees."""
+    """The decision on one mark. If the mark is retired, also how many files and bytes that removes."""
 
     decision: Decision
     state: str
@@ -64,8 +64,8 @@ class Retirable:
 
 @dataclass(frozen=True, slots=True)
 class Retirements:
-    """The decisions on a repository's marks, in order of ids. `applied` are the ids of those that were retired just
-    now, and `earlier` those of the others that were completely retired before."""
+    """The decisions on a repository's marks, in order of ids. `applied` are the ids of marks that were retired just
+    now, and `earlier` the ids of marks that had already been completely retired."""
 
     repository: str
     marks: list[Retirable] = field(default_factory=list)
@@ -87,13 +87,12 @@ def open_target(lakefs: LakeFS, repository: str, settings: Settings) -> Target:
 
 
 def plan(target: Target, older_than: timedelta, only: Collection[str] = ()) -> Retirements:
-    """What `retire` would do now, without changing anything. Raises `WrongUsage` if there is no mark with an id in
-    `only`."""
+    """What `retire` would do now, without changing anything. Raises `WrongUsage` if an id in `only` is that of no
+    mark."""
     store = target.place.store()
     known = known_marks(target, older_than, now=store.now(), holder=current_holder(store))
-    marks = {one.status.mark_id: one.mark for one in known}
     planned = _plan(target, known, older_than, only)
-    return replace(planned, marks=[with_sizes(one, marks[one.decision.mark_id]) for one in planned.marks])
+    return replace(planned, marks=with_sizes_of(planned.marks, known))
 
 
 def retire(
@@ -122,15 +121,15 @@ def retire(
     with lease_for(target, first, settings, log_message) as lease:
         # decided again: while nobody held the lease, an undo or a sweep may have begun and ended
         known = known_marks(target, older_than, now=target.place.store().now(), holder=None)
-        marks = {one.status.mark_id: one.mark for one in known}
+        marks = {known_mark.status.mark_id: known_mark.mark for known_mark in known}
         planned = _plan(target, known, older_than, only)
-        for one in planned.to_retire:
-            mark = marks[one.decision.mark_id]
+        for retirable in planned.to_retire:
+            mark = marks[retirable.decision.mark_id]
             assert mark is not None
             log_message(f"retiring mark {mark.record.mark_id} of {mark.record.repository}")
             retire_mark(mark, lease)
             planned.applied.append(mark.record.mark_id)
-        return replace(planned, marks=[with_sizes(one, marks[one.decision.mark_id]) for one in planned.marks])
+        return replace(planned, marks=with_sizes_of(planned.marks, known))
 
 
 @contextmanager
@@ -151,14 +150,18 @@ def lease_for(target: Target, mark_id: str, settings: Settings, log_message: Log
 
 
 def _plan(target: Target, known: list[KnownMark], older_than: timedelta, only: Collection[str]) -> Retirements:
-    states = {one.status.mark_id: "" if one.mark is None else one.mark.record.state.value for one in known}
+    states = {
+        known_mark.status.mark_id: "" if known_mark.mark is None else known_mark.mark.record.state.value
+        for known_mark in known
+    }
     if missing := sorted(set(only) - states.keys()):
         raise WrongUsage(
             f"there is no mark {', '.join(missing)} of {target.repository.id}. 'lakegc status {target.repository.id}' "
             "lists the marks."
         )
     now = target.place.store().now()
-    decisions = retirements([one.status for one in known], identity_of(target), older_than, now=now)
+    statuses = [known_mark.status for known_mark in known]
+    decisions = retirements(statuses, identity_of(target), older_than, now=now)
     chosen = [decision for decision in decisions if not only or decision.mark_id in only]
     still_listed = {decision.mark_id for decision in decisions}
     retired = [mark_id for mark_id in only or states if states[mark_id] == MarkState.RETIRED]
@@ -167,6 +170,12 @@ def _plan(target: Target, known: list[KnownMark], older_than: timedelta, only: C
         [Retirable(decision, states[decision.mark_id]) for decision in chosen],
         earlier=[mark_id for mark_id in retired if mark_id not in still_listed],
     )
+
+
+def with_sizes_of(retirables: Iterable[Retirable], known: Iterable[KnownMark]) -> list[Retirable]:
+    """The decisions, each with the number and size of the files that it removes."""
+    marks = {known_mark.status.mark_id: known_mark.mark for known_mark in known}
+    return [with_sizes(retirable, marks[retirable.decision.mark_id]) for retirable in retirables]
 
 
 def with_sizes(retirable: Retirable, mark: Mark | None) -> Retirable:
@@ -189,8 +198,8 @@ def removed_files(mark: Mark) -> list[tuple[str, int]]:
 
 
 def retire_mark(mark: Mark, lease: Lease, *, removed: Callable[[int], None] = lambda _: None) -> None:
-    """Retire one mark, or finish its retirement, in the order described at the top of this module. `removed` is called
-    after each batch with its number of files.
+    """Retire one mark, or finish its retirement, in the order described at the top of this module. After each batch,
+    `removed` is called with the number of files in the batch.
 
     Raises `Refused` if the record has changed since it was read, or if the lease is lost, and `Unavailable` if a file
     can't be removed. Run it again to continue.
@@ -209,8 +218,8 @@ def retire_mark(mark: Mark, lease: Lease, *, removed: Callable[[int], None] = la
             reason = f"{failed[0].code} {failed[0].message}".strip(". ")
             raise Unavailable(
                 f"{plural(len(failed), 'file')} of the retired mark {mark.record.mark_id} of {mark.record.repository} "
-                f"can't be removed, such as {failed[0].key} ({reason}). Grant lakegc permission to delete under "
-                "_lakefs/retention/gc/, and run lakegc retire again."
+                f"can't be removed, for example {failed[0].key} ({reason}). Grant lakegc permission to delete under "
+                "_lakefs/retention/gc/, and run 'lakegc retire' again."
             )
         removed(len(batch))
     mark.end_retirement()

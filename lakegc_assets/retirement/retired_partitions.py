@@ -15,8 +15,8 @@ MAX_PER_CALL = 2_000
 
 
 def remove_partitions(instance: dg.DagsterInstance, repository: str, mark_ids: Collection[str]) -> list[str]:
-    """Remove the partitions of these marks, as far as they exist, and return their keys. At most MAX_PER_CALL are
-    removed; the others follow the next time."""
+    """Remove the existing partitions of these marks, and return their keys. At most MAX_PER_CALL are removed; the next
+    call removes others."""
     name = str(PARTITIONS.name)
     existing = set(instance.get_dynamic_partitions(name))
     keys = [key for mark_id in mark_ids for key in partition_keys(repository, mark_id)]

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from lakegc_assets.approval.foreign_marks import cutoff_of, open_sweep_record, record_of_foreign_mark, sweep_record_root
+from lakegc_assets.approval.preconditions import end_in_words
 from lakegc_assets.approval.verify_files import foreign_files
 from lakegc_assets.mark import expired_set, namespace_slices
 from lakegc_assets.mark.context import MarkRun, StepNotes, Target
@@ -84,7 +85,7 @@ def refuse_revoked(place: Place, approval: Approval) -> None:
     current = read_approval(place, approval.mark_id)
     if current != approval or current.ended is not None:
         ended = None if current is None else current.ended
-        reason = f"was {ended['how']} by {ended['who']}" if ended is not None else "was replaced or removed"
+        reason = end_in_words(ended) if ended is not None else "was replaced or removed"
         raise Refused(
             f"the approval of mark {approval.mark_id} in {place.namespace.uri} {reason}, so the mark isn't swept. Make "
             "a new mark.",

@@ -241,7 +241,7 @@ def test_an_approval_with_the_wrong_digest_is_refused(lake: Lake) -> None:
     """An approval that names a digest covers that set and no other."""
     lake.add_mark()
 
-    assert_refused(lake, Refused, "which is a different set", digest="0" * 64)
+    assert_refused(lake, Refused, "which identifies a different set", digest="0" * 64)
     assert lake.approve(digest=lake.record().digest).digest == lake.record().digest
 
 

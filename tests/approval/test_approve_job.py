@@ -90,7 +90,7 @@ def test_the_event_of_an_approval_shows_each_release_with_its_reason(lake: Lake,
     [
         ({"by": "", "digest": "{digest}"}, "the approver's name is missing"),
         ({"by": "Ada", "digest": ""}, "at least the first 12 characters"),
-        ({"by": "Ada", "digest": "ffffffffffff"}, "which is a different set"),
+        ({"by": "Ada", "digest": "ffffffffffff"}, "which identifies a different set"),
         ({"by": "Ada", "digest": "{digest}", "release": {"jumps": "so"}}, "there is no brake 'jumps'"),
         ({"by": "Ada", "digest": "{digest}", "release": {"jump": "so"}}, "has not tripped"),
     ],

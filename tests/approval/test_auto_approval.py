@@ -226,7 +226,7 @@ def test_a_mark_that_finishes_during_the_approval_prevents_it(fleet: Fleet, monk
         return give(*arguments, **options)
 
     monkeypatch.setattr(auto_approval, "approve", give_after_another_mark)
-    with pytest.raises(Refused, match="m2 was finished while the policy approved mark m1"):
+    with pytest.raises(Refused, match="m2 was finished while the policy was approving mark m1"):
         fleet.tick()
     assert fleet.lake.record().state is MarkState.MARKED
     with pytest.raises(Refused, match="is not approved"):
@@ -375,7 +375,7 @@ def test_a_sweep_is_refused_if_the_announcement_was_revoked_or_removed(fleet: Fl
     fleet.approve()
     data = fleet.file.read_bytes()
     withdraw_announcement(fleet.lake.place, "m1", digest="", who="Grace", now=fleet.lake.now)
-    with pytest.raises(Refused, match="Grace revoked the approval"):
+    with pytest.raises(Refused, match="Grace revoked the policy's approval"):
         fleet.lake.verify()
     fleet.file.unlink()
     with pytest.raises(Refused, match="was removed"):
@@ -551,7 +551,7 @@ def test_status_and_review_show_an_announcement_and_how_to_revoke_it(fleet: Flee
 
     for command in ("status", "review"):
         shown = " ".join(lakegc.output(settings, command, name, *(["m1"] if command == "review" else [])).split())
-        assert f"will be approved by a policy {due}" in shown
+        assert f"a policy will approve mark m1 of {name} on {due}" in shown
         assert policy in shown
         assert f"lakegc revoke {name} m1" in shown
     [newest] = [row for row in json.loads(lakegc.output(settings, "status", name, "--format", "json"))["marks"]
@@ -559,7 +559,7 @@ def test_status_and_review_show_an_announcement_and_how_to_revoke_it(fleet: Flee
     assert newest["mark_id"] == "m1"
     assert due in json.loads(lakegc.output(settings, "review", name, "m1", "--format", "json"))["announced"]
 
-    assert "no policy approves it" in lakegc.output(settings, "revoke", name, "m1", "--by", "Grace")
+    assert "no policy will approve it" in lakegc.output(settings, "revoke", name, "m1", "--by", "Grace")
     assert "policy" not in lakegc.output(settings, "status", name)
 
 

@@ -284,7 +284,7 @@ def test_revoke_ends_an_approval_and_records_who_revoked_it(lakegc: Lakegc, lake
     lakegc(settings, "revoke", lake.name, "m2").stopped(2, "there is no mark m2")
     lake.approve()
 
-    assert "no longer approved" in lakegc(settings, "revoke", lake.name, "m1", "--by", "Grace").out
+    assert "is not approved" in lakegc(settings, "revoke", lake.name, "m1", "--by", "Grace").out
     ended = lake.approval()
     assert ended is not None
     assert ended.ended is not None

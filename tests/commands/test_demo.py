@@ -86,7 +86,7 @@ def test_the_demo_expires_the_six_objects_of_the_documented_example(demo: Demo) 
 
 def test_the_demo_sweeps_and_restores_all_six_objects(demo: Demo) -> None:
     """Retained files are still readable byte for byte, expired ones return 410, and the backup brings them back."""
-    assert "re-verified, and swept: 6 deleted of 6." in demo.done.stdout
+    assert "re-verified and swept: 6 deleted, out of 6 approved." in demo.done.stdout
     assert "files of retained commits are intact, byte for byte, and 0 are not; 6 of 6" in demo.done.stdout
     assert "Backed up 6 of 6 objects" in demo.done.stdout
     assert "Restored from the backup: 6 of 6 objects are readable again, byte for byte." in demo.done.stdout

@@ -85,7 +85,7 @@ def test_a_review_reports_the_changes_since_the_previous_mark(
     assert document["changed"] == difference(lakegc, sandbox, name, "m1", "latest")
     for words in (
         "2 objects (2.9 KiB) newly expired, 3 objects (700 B) no longer expired, 5 objects (50 B) unchanged",
-        "1 object (100 B) no longer in the store; 1 object (200 B) on hold; 1 object (400 B) kept: referenced again",
+        "1 object (100 B) no longer in the store; 1 object (200 B) on hold; 1 object (400 B) kept (referenced again",
         "The marks differ in rules: default 21 days, dev 7, then default 7 days, dev 3.",
         "Newly expired, by prefix",
         "No longer expired, by reason in mark m1",

@@ -145,7 +145,7 @@ def test_a_report_says_that_a_quarantine_frees_no_space(lake: Lake, lakegc: Lake
     output = lakegc.output(lake.sandbox.settings, "report", lake.name, "m1")
 
     assert FREES not in output
-    assert "2 objects (2 B) in quarantine: no space is freed until they are purged" in output
+    assert "2 objects (2 B) in quarantine: purging the quarantine frees the space" in output
     assert "Quarantined objects now: 2 in quarantine." in output
     assert f"lakegc undo {lake.name} m1" in output
 

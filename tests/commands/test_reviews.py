@@ -138,10 +138,10 @@ def test_costs_are_shown_only_if_a_price_is_set(lakegc: Lakegc, sandbox: Sandbox
     reviewable(place, tables([expired("data/s/a", 3 * 2**40)]), facts={**FACTS, "candidate_bytes": 2**42})
 
     assert review(lakegc, sandbox, name)["monthly_savings"] is None
-    assert "To see what they cost" in lakegc.output(sandbox.settings, "review", name)
+    assert "To see what the expired objects cost" in lakegc.output(sandbox.settings, "review", name)
     assert review(lakegc, sandbox, name, price_per_gb_month="0.02")["monthly_savings"] == pytest.approx(61.44)
     priced = {**sandbox.settings, "price_per_gb_month": "0.02"}
-    assert "They cost 61.44 a month, at 0.02 a GB." in lakegc.output(priced, "review", name)
+    assert "The expired objects cost 61.44 a month, at 0.02 a GB." in lakegc.output(priced, "review", name)
     lakegc({**sandbox.settings, "price_per_gb_month": "-1"}, "review", name).stopped(2, "LAKEGC_PRICE_PER_GB_MONTH")
 
 
@@ -163,7 +163,7 @@ def test_reasons_name_their_rule_and_say_what_is_unknown(
     assert "A mark can't distinguish these cases" in known
     assert "A mark can't distinguish these cases" not in graph
     assert "The commit graph could not be read" in graph
-    assert "could not be read, so some objects may be shown without their commit: range 12 is cut" in damaged
+    assert "without their commit, because some expired commits could not be read: range 12 is cut" in damaged
 
 
 # --- what to look at ------------------------------------------------------------------------------------------------

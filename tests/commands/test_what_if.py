@@ -114,7 +114,7 @@ def test_a_saved_result_cannot_be_approved(lakegc: Lakegc, hostile: Marked, tmp_
     result.write_text(ask(lakegc, hostile, "--min-age", "1d", "--format", "json").out)
 
     outcome = lakegc(hostile.settings, "approve", "hostile", str(result), "--yes", "--digest", "d" * 64)
-    outcome.stopped(2, "is a result of lakegc what-if, not a mark", "lakegc rules hostile --set FILE")
+    outcome.stopped(2, "is a result of 'lakegc what-if', not a mark", "lakegc rules hostile --set FILE")
 
 
 def test_setting_shorter_rules_shows_what_they_would_free_first(

@@ -89,7 +89,7 @@ def test_the_example_and_the_settings_that_lakegc_writes_agree() -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (EXAMPLE, "needs variables that aren't set: DAGSTER_POSTGRES_DB, DAGSTER_POSTGRES_HOST"),
+        (EXAMPLE, "needs environment variables that aren't set: DAGSTER_POSTGRES_DB, DAGSTER_POSTGRES_HOST"),
         ("storage: {postgrs: {}}", 'unexpected config entry "postgrs"'),
         ("storage: [", "isn't valid YAML"),
         ("storage: {postgres: {postgres_url: 'postgresql://127.0.0.1/'}}", "postgresql+psycopg2"),

@@ -307,7 +307,7 @@ def test_a_forged_commit_and_a_missing_list_of_retained_commits_are_reported(lak
     assert outcome.code == 1
     assert f"commit {forged.id}: forged or damaged" in outcome.out
     assert "in the history of main" in outcome.out
-    assert "MISSING: list retained commits" in outcome.out
+    assert f"MISSING: list of retained commits {lake.name}" in outcome.out
     assert "2 problems" in outcome.err
     assert "Traceback" not in outcome.err
 

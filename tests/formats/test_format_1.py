@@ -74,7 +74,9 @@ def test_approving_a_mark_of_format_1_is_refused_with_advice(lakegc: Lakegc, san
     outcome.stopped(3, made_by, "can't be approved", MARK_NEW)
     assert "undo" not in outcome.err
     assert not record_file(sandbox, "marked/approval.json").exists()
-    assert "is no longer approved" in lakegc.output(sandbox.settings, "revoke", REPOSITORY, "approved")
+    assert "is not approved, and no policy will approve it" in lakegc.output(
+        sandbox.settings, "revoke", REPOSITORY, "approved"
+    )
     assert target_record(sandbox, "approved").state == "marked"
 
 

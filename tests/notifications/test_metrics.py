@@ -170,7 +170,7 @@ def test_processes_that_write_at_the_same_time_lose_no_series(tmp_path: Path) ->
 def test_a_file_without_metrics_is_not_overwritten(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "passwd.prom"
     path.write_bytes(content)
-    with pytest.raises(LakegcError, match="is not a file of metrics, so it wasn't overwritten"):
+    with pytest.raises(LakegcError, match="is not a metrics file, so it wasn't overwritten"):
         write(path, "lake", 1)
 
     assert path.read_bytes() == content

@@ -231,5 +231,5 @@ def test_the_cursor_keeps_undelivered_events() -> None:
 
 @pytest.mark.parametrize("text", ["17", "{}", "not JSON", '{"succeeded": 1, "failed": 2, "waiting": [{"run": 1}]}'])
 def test_the_error_for_an_invalid_cursor_says_how_to_reset_it(text: str) -> None:
-    with pytest.raises(DamagedData, match="Reset it in Dagster"):
+    with pytest.raises(DamagedData, match="Reset the cursor in Dagster"):
         Cursor.parse(text)
