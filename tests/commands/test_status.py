@@ -192,7 +192,7 @@ def test_a_repository_that_cannot_be_read_is_shown_beside_the_others(
     listed = {row["repository"] for row in document["marks"]}
     assert (outcome.code, listed & {"hostile", "still"}) == (0, {"hostile"})
     assert "still: " in outcome.out
-    assert "1 can't be read" in outcome.out
+    assert "1 unreadable" in outcome.out
     assert "damaged/mark.json is not a valid mark record" in document["unreadable"]["still"]
     alone.stopped(3, "damaged/mark.json is not a valid mark record")
 

@@ -121,5 +121,5 @@ def test_variants_that_a_mark_cannot_predict_are_refused(world: World) -> None:
         asked(world, mark, *[OWN] * 20)
     options = MarkOptions(Scope.COMMITTED, timedelta(0), allow_young=True)
     committed = Marker().mark(world.sandbox.settings, "lake", "committed-only", options)
-    with pytest.raises(Refused, match="Make a mark of the scope unified"):
+    with pytest.raises(Refused, match="Make a mark with the scope 'unified'"):
         asked(world, committed)

@@ -100,7 +100,7 @@ def test_a_sweep_stops_when_deleting_its_first_object_is_denied(lake: Lake) -> N
 
     assert partly.code == 4, partly.err
     assert f"2 objects could not be deleted, for example {others[1]!r} (AccessDenied" in partly.out
-    assert "grant the permission" in partly.out
+    assert "Grant the permission" in partly.out
     assert requests[0] == {first}
     assert set().union(*requests) <= set(lake.keys)
     assert lake.left == set(others[1:3])
