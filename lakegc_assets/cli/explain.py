@@ -59,7 +59,7 @@ def show_explanation(explanation: Explanation) -> None:
     record, rows, name = explanation.history.record, explanation.rows.to_pylist(), explanation.history.repository
     print_sentence(
         f"As of mark {record.mark_id} of {name} ({record.state}), whose listing began "
-        f"{moment(record.start)}, and of all sweeps since then."
+        f"{moment(record.start)}, and of all sweeps since."
     )
     if explanation.path is not None:
         print_sentence(f"{escaped_name(explanation.path)} has, or had, {plural(len(rows), 'address')}.")

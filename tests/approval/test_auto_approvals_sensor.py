@@ -78,7 +78,7 @@ def test_the_sensor_announces_and_approves_a_mark_whose_sweep_is_then_requested_
     fleet, instance = daemon.fleet, daemon.instance
     digest = fleet.add_marks().record.digest
     before = instance.fetch_materializations(APPROVAL, limit=1).records
-    assert f"{fleet.lake.name}: mark m1 was announced" in daemon.tick()
+    assert f"{fleet.lake.name}: the approval of mark m1 was announced" in daemon.tick()
     fleet.wait(DAY + HOUR)
     assert f"{fleet.lake.name}: mark m1 was approved" in daemon.tick()
     assert "is approved until" in daemon.tick()
@@ -126,7 +126,7 @@ def test_a_failing_repository_does_not_hold_up_the_others(
     daemon.others = (damaged,)
     daemon.fleet.add_marks()
     said = daemon.tick()
-    assert f"{lake.name}: mark m1 was announced" in said
+    assert f"{lake.name}: the approval of mark m1 was announced" in said
     assert f"{damaged}: " in said
     assert "mark.json is not a valid mark record" in said
 

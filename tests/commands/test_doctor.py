@@ -110,7 +110,7 @@ def test_the_table_shows_each_area_with_its_findings_and_advice(lakegc: Lakegc, 
         "folders",
         "permissions to sweep",
         "Set rules with lakectl gc",
-        "folder is written to. --quarantine",
+        "folder is written to. A sweep with --quarantine",
         "0 problems",
     ):
         assert words in output
