@@ -142,7 +142,7 @@ def refuse_used(proposal: Proposal) -> None:
             f"the approval of {proposal.name} has been used: the mark's state is {state}. Make a new mark.", invariant=7
         )
     if state is MarkState.SUPERSEDED:
-        raise Refused(f"{proposal.name} is superseded by a newer mark. Review and approve that one.", invariant=7)
+        raise Refused(f"{proposal.name} is superseded by a newer mark. Review and approve that mark.", invariant=7)
     if proposal.foreign is None:
         return
     sweep = open_sweep_record(proposal.target, proposal.record.mark_id)

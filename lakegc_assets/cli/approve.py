@@ -145,6 +145,7 @@ def report_to_dagster(proposal: Proposal, granted: Approval) -> None:
 
 
 def revoke(repository: str, mark_id: str, *, by: str | None) -> None:
+    """Revoke a given or announced approval, and print the command that approves the mark."""
     target = with_probed_capabilities(Servers.configured().target(repository))
     proposal = propose(target, resolve_mark_id(target.place, repository, mark_id), now=target.place.store().now())
     name = single_line(by, "the name after --by") if by is not None else current_user()

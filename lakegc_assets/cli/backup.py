@@ -226,7 +226,7 @@ def result_lines(result: RestoreResult) -> Iterator[str]:
 def problems(result: RestoreResult) -> Iterator[str]:
     """The reasons why objects weren't restored or can't be read, with the first few objects for each."""
     kinds = (
-        (len(result.unknown_keys), "not in the backup", [repr(key) for key in result.unknown_keys]),
+        (len(result.unknown_keys), "requested but not in the backup", [repr(key) for key in result.unknown_keys]),
         (
             result.objects[CopyStatus.VANISHED.value],
             "missing from the backup",
@@ -240,17 +240,17 @@ def problems(result: RestoreResult) -> Iterator[str]:
         (
             result.objects[CopyStatus.FAILED.value] + result.objects[CopyStatus.COLD.value],
             "failed",
-            [f"{key!r}, because {why}" for key, why in result.failures.items()],
+            [f"{key!r}: {why}" for key, why in result.failures.items()],
         ),
         (
             len(result.unreadable_paths),
             "unreadable through lakeFS",
-            [f"{key!r}, because {why}" for key, why in result.unreadable_paths.items()],
+            [f"{key!r}: {why}" for key, why in result.unreadable_paths.items()],
         ),
     )
     for count, problem, examples in kinds:
         if count:
-            yield f"{count:,} {problem}: {', '.join(examples[:_MAX_EXAMPLES])}{' …' if count > _MAX_EXAMPLES else ''}"
+            yield f"{count:,} {problem} ({', '.join(examples[:_MAX_EXAMPLES])}{', …' if count > _MAX_EXAMPLES else ''})"
 
 
 def show_drill(partition: Partition, result: DrillResult, source: str, *, as_json: bool) -> None:

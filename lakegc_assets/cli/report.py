@@ -120,8 +120,8 @@ def outcomes(place: Place, report: Report) -> Iterator[pa.Table]:
 def later_outcomes_in_words(place: Place, repository: str, report: Report) -> str:
     """What happened since the sweep to the objects that it quarantined, and how to find out for one of them."""
     return (
-        f"Quarantined objects now: {read_quarantine(place, report).counts_in_words()}. The list has what the sweep "
-        f"did; for what happened to an object later: {command('explain', repository, 'ADDRESS')}"
+        f"Quarantined objects now: {read_quarantine(place, report).counts_in_words()}. The list shows what the "
+        f"sweep did. To see what happened to an object later: {command('explain', repository, 'ADDRESS')}"
     )
 
 

@@ -182,7 +182,7 @@ def set_rules(repository: str, options: SetOptions, *, as_json: bool) -> None:
     refuse_unwritable_history(target.place)
     if shorter := shortened(before, new, branches):
         confirm_shortening(repository, before, new, shorter, options, as_json=as_json)
-    refuse_changed_meanwhile(servers, repository, before)
+    refuse_rules_changed_since(servers, repository, before)
     servers.lakefs.set_rules(repository, new)
     change = RulesChange(who, target.place.store().now(), before, new)
     record_change(target, change)
@@ -196,7 +196,8 @@ def refuse_unknown_branches(rules: Rules, branches: Collection[str], file: Path)
         raise WrongUsage(f"{file} has a rule for branch '{branch}', which doesn't exist. {hint}")
 
 
-def refuse_changed_meanwhile(servers: Servers, repository: str, shown: Rules | None) -> None:
+def refuse_rules_changed_since(servers: Servers, repository: str, shown: Rules | None) -> None:
+    """Raise `Refused` if the server's rules are no longer those that were shown."""
     now = servers.lakefs.rules(repository)
     if now != shown:
         raise Refused(

@@ -162,7 +162,7 @@ class RecordedRows:
 
     @classmethod
     def of(cls, history: History, wanted: pa.Array) -> RecordedRows:
-        """Read all of them, in parallel, because each is in files of its own."""
+        """Read the rows with these addresses. Each table is in separate files, so all are read in parallel."""
 
         def rows(schema: pa.Schema, *parts: tuple[str, str]) -> pa.Table:
             return concat(schema, (rows_of(history.mark, *part, schema, wanted) for part in parts))

@@ -57,7 +57,7 @@ LATEST, THREADS = "latest", 4
 
 
 class Recorded(Enum):
-    """Stands for what the mark recorded, where `None` is a value of its own."""
+    """Stands for what the mark recorded, as the default of parameters for which None is a value."""
 
     RULES = "the rules that the mark recorded"
 

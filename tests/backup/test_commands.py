@@ -129,7 +129,13 @@ def test_a_backup_counts_vanished_and_changed_objects_and_a_restore_reports_keys
     wanted = tmp_path / "keys"
     wanted.write_text("data/s/a\nlegacy\ndata/s/never\n")
     commands.fails(
-        4, ["2 not in the backup", "'data/s/a'", "'data/s/never'"], "restore", "m1", to, "--keys", str(wanted)
+        4,
+        ["2 requested but not in the backup", "'data/s/a'", "'data/s/never'"],
+        "restore",
+        "m1",
+        to,
+        "--keys",
+        str(wanted),
     )
     by_keys = lake.place.store().read("legacy")
     commands.fails(2, ["'lega/'", "review --list"], "restore", "m1", to, "--prefix", "lega/")
