@@ -69,8 +69,8 @@ class LakeFS:
             return self.connections[server], lakefs_id(repository)
         if self.servers == ("",):
             raise WrongUsage(
-                f"the name '{repository}' includes a server, '{server}', but only {self.where} is configured. "
-                f"Leave out '{server}/', or configure several servers {_WHERE_CONFIGURED}."
+                f"the repository name '{repository}' includes a server, '{server}', but only {self.where} is "
+                f"configured. Leave out '{server}/', or configure several servers {_WHERE_CONFIGURED}."
             )
         names = ", ".join(self.servers)
         raise WrongUsage(

@@ -206,7 +206,7 @@ def test_a_lost_file_of_staged_addresses_stops_the_mark(lakegc: Lakegc, lake: La
     """The server announces how many files there are."""
     lake.server.after("/prepare_uncommited", lambda body: [file.unlink() for file in files_at(lake, body)])
 
-    mark(lakegc, lake).stopped(3, "reported 1 file with staged addresses", "the store has 0")
+    mark(lakegc, lake).stopped(3, "reported 1 file with staged addresses", "the store has only 0")
     lake.check_no_finished_mark()
 
 

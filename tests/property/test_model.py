@@ -34,7 +34,7 @@ from tests.support.changing_repository import (
 from tests.support.mark_runs import Marker, on_executors
 from tests.support.repository_model import OFTEN, OPERATIONS, UNIQUE_SIZE
 
-STEPS = int(os.environ.get("LAKEGC_MODEL_STEPS", "240"))
+STEPS = int(os.environ.get("LAKEGC_MODEL_STEPS", "400"))
 SAME_EVERY_TIME = 2000
 SEED = os.environ.get("LAKEGC_MODEL_SEED")
 STEPS_A_MARK = 20

@@ -227,7 +227,7 @@ def test_a_server_that_disagrees_about_the_rules_stops_the_mark(
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        (None, "doesn't exist"),
+        (None, "no such file exists"),
         (b"commit_id,expired,metarange_id\n", "is empty"),
         (b"commit_id\n", "does not begin with the header"),
     ],
