@@ -59,9 +59,9 @@ def fraction(part: int, whole: int) -> float:
 
 
 def percent(part: int, whole: int) -> str:
-    """`part` as a percentage of `whole`: 14.8 %. A small part is shown as "< 0.1 %", never as "0.0 %"."""
+    """`part` as a percentage of `whole`: 14.8%. A small part is shown as "< 0.1%", never as "0.0%"."""
     share = 100 * fraction(part, whole)
-    return "< 0.1 %" if part and share < 0.05 else f"{share:.1f} %"
+    return "< 0.1%" if part and share < 0.05 else f"{share:.1f}%"
 
 
 def monthly_cost(count: int, price: float) -> float:

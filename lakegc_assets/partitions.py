@@ -30,7 +30,7 @@ COMMAND_LINE_TAG = "lakegc/command_line"
 """The tag of runs that were started from the command line, with the value true."""
 
 RESUMED_TAG = "lakegc/resumed_approval"
-"""The tag of a sweep that was started again, with the hash of its approval: there is one such run per approval."""
+"""The tag of a sweep that was restarted, with the hash of its approval: there is one such run per approval."""
 
 
 def repository_key(repository: Repository) -> str:

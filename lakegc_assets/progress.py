@@ -91,7 +91,7 @@ def logged_and_published(log: LogMessage) -> LogMessage:
     return log_message
 
 
-def logged_and_warned(log_warning: LogMessage) -> LogMessage:
+def warning_logger(log_warning: LogMessage) -> LogMessage:
     """A function that writes a warning to a log, such as the Dagster log of this run, and to stderr."""
 
     def log_message(sentence: str) -> None:

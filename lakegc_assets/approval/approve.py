@@ -141,7 +141,7 @@ def new_approval(
             "Pass a later time."
         )
     released = {
-        known_brake(name): single_line(reason, f"the reason for releasing {name}")
+        known_brake(name): single_line(reason, f"the reason for releasing '{name}'")
         for name, reason in request.released.items()
     }
     if request.for_reference and proposal.record.inventory is not None:

@@ -29,7 +29,7 @@ def sweep_record_root(mark_id: str) -> str:
 
 
 def open_sweep_record(target: Target, mark_id: str) -> Mark | None:
-    """The record of a sweep of a foreign mark; None if no sweep of it was started."""
+    """The record of a sweep of a foreign mark; None if lakegc never started a sweep of the mark."""
     try:
         return Mark.open(target.place, mark_id, root=sweep_record_root(mark_id))
     except NotFound:

@@ -20,7 +20,7 @@ def known_brake(name: str) -> str:
         raise WrongUsage(f"there is no brake '{name}'. {hint}")
     if brake == OTHERS and not repository:
         raise WrongUsage(
-            f"the brake {OTHERS} can only be released for one repository at a time, by name: "
+            f"the brake '{OTHERS}' can only be released for one repository at a time, by name: "
             f"{name_of_release('REPOSITORY')}"
         )
     return name

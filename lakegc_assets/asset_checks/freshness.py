@@ -90,7 +90,7 @@ def overdue_sweeps(
     sweeps: Mapping[str, Materialized],
     now: datetime,
 ) -> dict[str, str]:
-    """A sentence for each repository with expired objects whose newest sweep is too old."""
+    """A sentence for each repository with expired objects whose last sweep was too long ago."""
     overdue = {}
     for repository in settings.keys() & marks.keys():
         mark, sweep = marks[repository], sweeps.get(repository)
@@ -100,7 +100,7 @@ def overdue_sweeps(
             last = (
                 "the repository has never been swept"
                 if newest is None
-                else f"the newest sweep is {age(now - newest)} old"
+                else f"the last sweep was {age(now - newest)} ago"
             )
             overdue[repository] = f"{plural(mark.expired, 'object')} {is_or_are(mark.expired)} expired, and {last}"
     return overdue
@@ -157,7 +157,7 @@ def marks_are_recent(context: dg.AssetCheckExecutionContext, marks: MarksResourc
     "garbage. If this check fails: review and approve the newest mark of each named repository.",
 )
 def sweeps_are_recent(context: dg.AssetCheckExecutionContext, marks: MarksResource) -> dg.AssetCheckResult:
-    """Compares the newest sweep of each repository with *sweep_max_age*."""
+    """Compares the age of the last sweep of each repository with *sweep_max_age*."""
     with reporting_failures():
         settings, invalid = settings_of_selected(marks)
     instance = context.instance

@@ -21,7 +21,7 @@ DIGEST = "digest"
 """The metadata entry that distinguishes the event of an approval from one that was reported manually."""
 MANUAL_EVENT_ADVICE = (
     "This event was reported manually and approves nothing. To approve, launch the job *approve* for this partition "
-    "with your name and the digest of the set, or run lakegc approve in a terminal."
+    "with your name and the digest of the set, or run 'lakegc approve' in a terminal."
 )
 
 

@@ -17,7 +17,7 @@ from lakegc_assets.mark.metadata import details_table
 from lakegc_assets.markdown import asset_link, behind_a_click, inline
 from lakegc_assets.notifications.metrics import publish_backup
 from lakegc_assets.partitions import PARTITIONS
-from lakegc_assets.progress import logged_and_published, logged_and_warned
+from lakegc_assets.progress import logged_and_published, warning_logger
 from lakegc_assets.resources import MarksResource
 from spark_resources.errors import WrongUsage
 from spark_resources.model import Partition
@@ -30,7 +30,7 @@ class BackupConfig(dg.Config):
 
     to: str = Field(
         default="",
-        description="destination: a bucket, container or folder as a URI, or a folder's path; empty: LAKEGC_BACKUP_TO",
+        description="destination: the URI of a bucket, container or folder, or a folder path; empty: LAKEGC_BACKUP_TO",
     )
     at_once: int = Field(default=CONCURRENT_COPIES, ge=1, description="maximum number of concurrent copies")
     bandwidth: float = Field(default=0, ge=0, description="maximum total bytes per second; 0: no limit")
@@ -70,7 +70,7 @@ def backup(context: dg.AssetExecutionContext, config: BackupConfig, marks: Marks
             spark=marks.session, limits=limits, log_message=log_message, store_settings_of=marks.store_settings,
         )  # fmt: skip
         summary = back_up(run)
-        publish_backup(summary, partition.repository, settings, logged_and_warned(context.log.warning))
+        publish_backup(summary, partition.repository, settings, warning_logger(context.log.warning))
         return backup_result(partition, summary, f"{run.to.store().where}/{run.folder}")
 
 

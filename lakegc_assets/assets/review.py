@@ -11,7 +11,7 @@ from lakegc_assets.mark import expired_set as expired
 from lakegc_assets.mark.metadata import expired_set_result
 from lakegc_assets.notifications.metrics import publish_repository
 from lakegc_assets.partitions import PARTITIONS
-from lakegc_assets.progress import logged_and_warned
+from lakegc_assets.progress import warning_logger
 from lakegc_assets.resources import MarksResource
 from lakegc_assets.sweep.history import record_mark
 from spark_resources.mark_store.record import CHAIN
@@ -41,7 +41,7 @@ def expired_set(context: dg.AssetExecutionContext, marks: MarksResource) -> Mate
     with reporting_failures(context):
         run = marks.resume(context.partition_key, context.log.info)
         expired.compute(run)
-        settings, log_warning = marks.settings(run.partition.repository), logged_and_warned(context.log.warning)
+        settings, log_warning = marks.settings(run.partition.repository), warning_logger(context.log.warning)
         history = record_mark(run.place, run.mark.record, log_warning)
         publish_repository(run.place, run.partition.repository, settings, log_warning)
         yield expired_set_result(run, settings, history)

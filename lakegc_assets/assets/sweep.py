@@ -10,7 +10,7 @@ from lakegc_assets.assets.results import MaterializeResults, reporting_failures
 from lakegc_assets.assets.review import expired_set, sweep_approval
 from lakegc_assets.notifications.metrics import publish_repository
 from lakegc_assets.partitions import PARTITIONS, RESUMED_TAG
-from lakegc_assets.progress import logged_and_warned
+from lakegc_assets.progress import warning_logger
 from lakegc_assets.resources import MarksResource
 from lakegc_assets.sweep.history import record_sweep
 from lakegc_assets.sweep.metadata import sweep_result
@@ -25,7 +25,7 @@ class SweepConfig(dg.Config):
     rate: float = Field(default=0, ge=0, description="maximum number of keys per second; 0: no limit")
     quarantine: bool = Field(
         default=False,
-        description="quarantine objects instead of deleting them, as with LAKEGC_SWEEP_QUARANTINE; lakegc undo "
+        description="quarantine objects instead of deleting them, as with LAKEGC_SWEEP_QUARANTINE; 'lakegc undo' "
         "restores them",
     )
     backup_to: str = Field(
@@ -64,7 +64,7 @@ def sweep_report(context: dg.AssetExecutionContext, config: SweepConfig, marks: 
         # read before the sweep, so that settings that become invalid in the meantime can't hide the report
         settings = marks.settings(run.partition.repository)
         report = sweep(run)
-        log_warning = logged_and_warned(context.log.warning)
+        log_warning = warning_logger(context.log.warning)
         history = record_sweep(run.place, report.mark_id, log_warning)
         publish_repository(run.place, report.repository, settings, log_warning)
         result = sweep_result(run.place, report, history)

@@ -29,9 +29,7 @@ def parse_place(uri: str, settings: StoreSettings) -> Place:
     or is the root of a file system."""
     text = uri.strip()
     if not text:
-        raise WrongUsage(
-            "there is no backup destination: expected a URI such as s3://bucket/backups, or a folder's path"
-        )
+        raise WrongUsage("there is no backup destination: expected a URI such as s3://bucket/backups, or a folder path")
     if "://" in text and not text.startswith((_FILE, _LOCAL)):
         return Place(Namespace.parse(text), settings)
     folder = _folder(text, settings)
@@ -46,7 +44,7 @@ def _folder(text: str, settings: StoreSettings) -> Path:
     if text.startswith(_LOCAL) and not text.startswith(f"{_LOCAL}/"):
         if settings.local_path is None:
             raise WrongUsage(
-                f"{text} is relative to the local block adapter's path: set LAKEGC_LOCAL_PATH, or pass a folder's path"
+                f"{text} is relative to the local block adapter's path: set LAKEGC_LOCAL_PATH, or pass a folder path"
             )
         path = Path(settings.local_path) / text.removeprefix(_LOCAL)
     else:

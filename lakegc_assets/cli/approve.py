@@ -168,10 +168,10 @@ def released_brakes(releases: Sequence[str], reasons: Sequence[str]) -> dict[str
     released: dict[str, str] = {}
     for name, reason in zip(releases, reasons, strict=True):
         if reason.strip() == brakes_table.PLACEHOLDER:
-            raise WrongUsage(f"replace {reason} with your reason for releasing the brake {name}")
+            raise WrongUsage(f"replace {reason} with your reason for releasing the brake '{name}'")
         if name in released:
-            raise WrongUsage(f"--release names the brake {name} twice: pass it once, with one reason")
-        released[known_brake(name)] = single_line(reason, f"the reason for releasing {name}")
+            raise WrongUsage(f"--release names the brake '{name}' twice: pass it once, with one reason")
+        released[known_brake(name)] = single_line(reason, f"the reason for releasing '{name}'")
     return released
 
 

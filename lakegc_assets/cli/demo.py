@@ -220,8 +220,8 @@ def show(result: DemoResult) -> None:
     example = result.example
     print_sentence(
         "The worked example from lakeFS's documentation: main is retained for 21 days, dev for 7. Dates are shown as "
-        "documented, with the mark made on 2022-03-31. In the sandbox, all dates are shifted so that this day is "
-        "today.\n"
+        "documented, as if the mark had been made on 2022-03-31. In the sandbox, all dates are shifted so that that "
+        "day is today.\n"
     )
     commits = Table()
     for heading in ("date", "commit", "verdict", "why", "until"):

@@ -68,7 +68,7 @@ class RepositoryRow:
     @property
     def waits(self) -> str:
         """What the repository is waiting for, and who should do it if a person has to."""
-        owners = f" by {', '.join(self.owners)}" if self.owners and self.next.is_person else ""
+        owners = f" by {', '.join(self.owners)}" if self.owners and self.next.needs_person else ""
         return f"{self.next.waits_for}{owners}"
 
 
@@ -241,7 +241,7 @@ def sums(rows: Sequence[RepositoryRow]) -> dict[str, int]:
     open_sets = [row.counts for row in rows if row.newest is not None and row.newest.state not in swept]
     return {
         "repositories": len(rows),
-        "waiting": sum(row.next.is_person for row in rows),
+        "waiting": sum(row.next.needs_person for row in rows),
         "unreadable": sum(bool(row.error) for row in rows),
         "expired": sum(counts.get("expired", 0) for counts in open_sets),
         "expired_bytes": sum(counts.get("expired_bytes", 0) for counts in open_sets),

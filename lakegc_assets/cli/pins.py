@@ -49,9 +49,9 @@ def document(history: History, rows: Sequence[Row], branches: frozenset[str], pr
 def show_pins(history: History, rows: Sequence[Row], branches: frozenset[str], price: float | None) -> None:
     record = history.record
     print_sentence(
-        f"As of mark {record.mark_id} of {history.repository}, whose listing began {record.start:%Y-%m-%d %H:%M:%S} "
-        "UTC: what the next mark would consider garbage without each branch, tag or commit below, regardless of age. "
-        "Staged objects are not counted."
+        f"As of mark {record.mark_id} of {history.repository} (listed from {record.start:%Y-%m-%d %H:%M:%S} UTC). For "
+        "each branch, tag or commit below: what the next mark would find to be garbage, regardless of age, if it "
+        "didn't exist. Staged objects are not counted."
     )
     if record.rules is None:
         print_sentence("The repository has no retention rules, so no commit expires, even without its branch.")

@@ -188,9 +188,9 @@ def overview(review: Review) -> list[str]:
     if not total.objects:
         return [f"{mark}: none of {plural(facts['candidates'], 'object')} is expired.", *details]
     amount = (
-        f"{total.objects:,} of {plural(facts['candidates'], 'object')} ({100 * review.share_of_objects:.1f} %) "
+        f"{total.objects:,} of {plural(facts['candidates'], 'object')} ({100 * review.share_of_objects:.1f}%) "
         f"{'is' if total.objects == 1 else 'are'} expired, {size(total.bytes)} of {size(facts['candidate_bytes'])} "
-        f"({100 * review.share_of_bytes:.1f} %)"
+        f"({100 * review.share_of_bytes:.1f}%)"
     )
     return [f"{mark}: {amount}.", cost_sentence(review), *details]
 

@@ -56,8 +56,8 @@ NEXT_COMMANDS = {
     MarkState.SUPERSEDED.value: ("To see what the newest mark would delete", "review"),
     MarkState.APPROVED.value: ("To sweep the approved set", "sweep"),
     MarkState.SWEEPING.value: ("To resume the sweep if it was interrupted", "sweep"),
-    MarkState.SWEPT.value: ("To see what the newest sweep did", "report"),
-    MarkState.SWEPT_WITH_FAILURES.value: ("To see what the newest sweep did", "report"),
+    MarkState.SWEPT.value: ("To see what the last sweep did", "report"),
+    MarkState.SWEPT_WITH_FAILURES.value: ("To see what the last sweep did", "report"),
 }
 """The purpose and name of the command that follows each state of one of lakegc's marks."""
 

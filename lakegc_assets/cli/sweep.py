@@ -27,7 +27,7 @@ from lakegc_assets.cli.invocation import command
 from lakegc_assets.cli.mark import Servers
 from lakegc_assets.formatting import plural
 from lakegc_assets.mark.context import with_probed_capabilities
-from lakegc_assets.progress import logged_and_warned
+from lakegc_assets.progress import warning_logger
 from lakegc_assets.rules.brakes import sentence_about
 from lakegc_assets.sweep.context import SweepRun
 from lakegc_assets.sweep.delete_rounds import Tally
@@ -258,7 +258,7 @@ def ask_for_confirmation(partition: Partition, objects: int | None) -> None:
 def run_on_quarantine(partition: Partition, work: Callable[[SweepRun], Tally]) -> QuarantineResult:
     with swept_run(partition) as run:
         tally = work(run)
-        record_sweep(run.place, partition.mark_id, logged_and_warned(lambda _: None))
+        record_sweep(run.place, partition.mark_id, warning_logger(lambda _: None))
     return QuarantineResult(partition, dict(tally.objects), run.undone.folder)
 
 

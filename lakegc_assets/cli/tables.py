@@ -34,7 +34,7 @@ def show_totals(totals: Totals, kind: str, *, title: str = "") -> None:
 
 
 def add_total(table: Table, name: str, total: Sum, whole: Sum) -> None:
-    share = f"{100 * fraction(total.bytes, whole.bytes):.1f} %"
+    share = f"{100 * fraction(total.bytes, whole.bytes):.1f}%"
     table.add_row(cell(name), f"{total.objects:,}", size(total.bytes), share)
 
 

@@ -87,7 +87,7 @@ def examine(
         check = partial(clocks.server_clock, machine=surroundings.now(), max_skew=connected.settings.max_clock_skew)
         checks.run_in_parallel(
             [
-                Check(clocks.GROUP, of_server(name, "clocks"), partial(connected.lakefs.server_time, name), check)
+                Check(clocks.GROUP, check_name(name, "clocks"), partial(connected.lakefs.server_time, name), check)
                 for name in connected.servers
             ]
         )
@@ -195,7 +195,7 @@ def check_server(
     """The configuration of a server, if it responds and accepts the credentials. Runs the `concurrent` checks at the
     same time."""
     group, name = server.GROUP, settings.server
-    tls, connection, credentials, version = (of_server(name, check) for check in SERVER_CHECKS)
+    tls, connection, credentials, version = (check_name(name, check) for check in SERVER_CHECKS)
     checks.run(Check(group, tls, lambda: server.tls(settings)))
     shown = partial(server.connection, settings.endpoint_url)
     time = Check(group, connection, partial(lakefs.server_time, name), shown)
@@ -213,7 +213,7 @@ def check_server(
     return found
 
 
-def of_server(name: str, check: str) -> str:
+def check_name(name: str, check: str) -> str:
     """The name of a check on one server; `name` is "" if it is the only server."""
     return f"{name}: {check}" if name else check
 
@@ -244,19 +244,19 @@ def check_repository(name: str, connected: Connected, given: Surroundings, check
         check_store(target, connected, given, checks)
 
 
-def open_target(found: Repository, connected: Connected, checks: Checks) -> Target | None:
-    """The repository with its store, which gets no request yet; None if it can't be opened."""
-    kind = connected.servers[found.server].blockstore(found.storage_id)
-    open_place = partial(place_of, found, kind, connected.settings.store_settings())
+def open_target(lakefs_repository: Repository, connected: Connected, checks: Checks) -> Target | None:
+    """The repository with its store (no request is sent to the store yet); None if the store can't be opened."""
+    blockstore = connected.servers[lakefs_repository.server].blockstore(lakefs_repository.storage_id)
+    open_place = partial(place_of, lakefs_repository, blockstore, connected.settings.store_settings())
     place = checks.run(Check(store.GROUP, "location", open_place, store.location))
-    return None if place.is_problem else Target(found, kind, place.value)
+    return None if place.is_problem else Target(lakefs_repository, blockstore, place.value)
 
 
-def check_access(found: Repository, target: Target | None, connected: Connected, checks: Checks) -> None:
+def check_access(lakefs_repository: Repository, target: Target | None, connected: Connected, checks: Checks) -> None:
     """Check the permissions in lakeFS, and whether the namespace overlaps another one."""
     group, lakefs = permissions.MARK_GROUP, connected.lakefs
     tried = [
-        Check(group, permission.name, partial(permissions.try_permission, permission, lakefs, found))
+        Check(group, permission.name, partial(permissions.try_permission, permission, lakefs, lakefs_repository))
         for permission in permissions.PERMISSIONS
     ]
     if target is not None:
@@ -276,10 +276,10 @@ def check_store(target: Target, connected: Connected, given: Surroundings, check
         checks.skip(store.GROUP, ["capabilities", "conditional writes", "deletes"], "needs a store that responds")
         checks.skip(clocks.GROUP, ["clocks"], "needs a store that responds")
         return
-    settings, found = connected.settings, target.repository
-    owner = partial(refuse_foreign_namespace, place, found.id, found.created)
-    reading = partial(read_clocks, opened, connected.lakefs, found.server, given.now)
-    judged = partial(clocks.all_clocks, max_skew=settings.max_clock_skew, repository=found.id)
+    settings, checked = connected.settings, target.repository
+    owner = partial(refuse_foreign_namespace, place, checked.id, checked.created)
+    reading = partial(read_clocks, opened, connected.lakefs, checked.server, given.now)
+    judged = partial(clocks.all_clocks, max_skew=settings.max_clock_skew, repository=checked.id)
     write, *_ = checks.run_in_parallel(
         [
             Check(group, store.WRITE, partial(store.write_and_delete, opened, given.token)),

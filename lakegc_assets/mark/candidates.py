@@ -87,8 +87,8 @@ class FullListing(Candidates):
         list_parts(self.run, notes, all_parts(self.run.store))
 
     def comparison(self, inputs: Sequence[Input]) -> tuple[list[Input], Rule]:
-        cutoff, grain = self.run.mark.record.cutoff, self.run.store.capabilities.time_resolution
-        return list(inputs), partial(garbage.reference_status, cutoff=cutoff, grain=grain)
+        cutoff, time_resolution = self.run.mark.record.cutoff, self.run.store.capabilities.time_resolution
+        return list(inputs), partial(garbage.reference_status, cutoff=cutoff, time_resolution=time_resolution)
 
     def whole_repository_counts(self, counts: Mapping[str, int]) -> Mapping[str, int]:
         return counts

@@ -98,7 +98,7 @@ def earlier_addresses(run: MarkRun, earlier: Sequence[Mark], unread: Collection[
     readers_by_repository = [
         [mark for mark in earlier if has_read(run, mark.record, repository)] for repository in unread
     ]
-    for mark in (*earlier, *with_these_spellings(run, finished_reverifications(run.place))):
+    for mark in (*earlier, *with_same_spellings(run, finished_reverifications(run.place))):
         addresses.append(probed_in_others(run, mark))
         if not all(
             any(is_later(reader.record, mark.record) for reader in readers_of_repository)
@@ -191,13 +191,13 @@ def rows_of(run: MarkRun, dataset: Dataset, schema: pa.Schema) -> pa.Table:
     return pa.concat_tables([schema.empty_table(), *files])
 
 
-def marks_with_these_spellings(run: MarkRun) -> list[Mark]:
+def marks_with_same_spellings(run: MarkRun) -> list[Mark]:
     """The finished marks of this repository that have a readable record and searched for the same address spellings,
     newest first."""
-    return newest_first(with_these_spellings(run, finished_marks(run.place).finished))
+    return newest_first(with_same_spellings(run, finished_marks(run.place).finished))
 
 
-def with_these_spellings(run: MarkRun, marks: Iterable[Mark]) -> list[Mark]:
+def with_same_spellings(run: MarkRun, marks: Iterable[Mark]) -> list[Mark]:
     created = run.mark.record.repository_created
     return [mark for mark in marks if mark.record.repository_created == created and same_spellings(run, mark.record)]
 

@@ -92,7 +92,7 @@ def ranges_only_in_expired_commits(
     run: MarkRun, commits: list[dict[str, Any]], verdicts: pa.Table, chain: MarkChain
 ) -> pa.Table:
     """The ranges that only expired commits refer to, each with the verdict that retained it longest (EXPIRED_RANGES).
-    `verdicts` are `sorted_verdicts`.
+    `verdicts` is the result of `sorted_verdicts`.
 
     Excludes ranges whose objects an earlier mark already attributed.
     """

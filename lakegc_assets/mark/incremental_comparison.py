@@ -34,12 +34,12 @@ def comparison(run: MarkRun, chain: MarkChain, inputs: Sequence[Input]) -> tuple
     now = [*inputs, Input.of_addresses(garbage.LOOKED_UP, run.place, [looked_up], ADDRESSES)]
     live = chain.refs.keys() & {row["range_id"] for row in run.rows(RANGES[0], RANGE_REFS, RANGES[1])}
     wanted = addresses_of(run, now, chain, live - chain.committed_at_base)
-    cutoff, grain = run.mark.record.cutoff, run.store.capabilities.time_resolution
+    cutoff, time_resolution = run.mark.record.cutoff, run.store.capabilities.time_resolution
 
     def rule(rows: GroupedRows) -> tuple[pa.Table, dict[str, int]]:
         if wanted is not None:
             check_all_known(garbage.addresses_now(rows), wanted)
-        return garbage.incremental_reference_status(rows, cutoff, grain, folders)
+        return garbage.incremental_reference_status(rows, cutoff, time_resolution, folders)
 
     return [*now, chain.known_addresses(live, wanted)], rule
 

@@ -102,8 +102,8 @@ def ranges_no_longer_retained(run: MarkRun, chain: MarkChain) -> frozenset[str] 
 
 def addresses_to_look_up(run: MarkRun, chain: MarkChain, ranges: frozenset[str], folders: Sequence[str]) -> DataFrame:
     """Addresses outside these folders that may be garbage (columns address, slice): those that no retained commit
-    referred to at the base mark and that no sweep of it removed, those in ranges that are no longer retained, and those
-    that may have been restored since then."""
+    referred to at the base mark and that the sweep of that mark didn't remove, those in ranges that are no longer
+    retained, and those that may have been restored since then."""
     not_retained = (
         chain.not_retained().select("address").transform(garbage.without_addresses_in(chain.removed_by_sweep()))
     )

@@ -69,13 +69,13 @@ class UndecidedObjects:
         if not decisions:
             return distinct_sizes_on_driver(self.grouped.rows, objects_of)
 
-        def sizes_not_kept(rows: GroupedRows, _: TaskReport) -> pa.Table:
+        def sizes_of_objects_not_kept(rows: GroupedRows, _: TaskReport) -> pa.Table:
             return distinct_sizes(
                 keep_reasons.not_kept(keep_reasons.decided(objects_of(rows[OBJECTS]), decisions, rows))
             )
 
         inputs = [self.grouped.as_input(OBJECTS, self.schema), *inputs_of(self.evidence)]
-        sizes = co_group(self.run.spark, inputs, sizes_not_kept, SIZES, self.run.persist)
+        sizes = co_group(self.run.spark, inputs, sizes_of_objects_not_kept, SIZES, self.run.persist)
         return distinct_sizes_on_driver(sizes.rows, lambda rows: rows)
 
 

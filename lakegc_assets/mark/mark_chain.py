@@ -155,10 +155,10 @@ class MarkChain:
 
     def addresses(self, ranges: Collection[str]) -> DataFrame:
         """The addresses in these ranges, as earlier marks read them (column address, with duplicates)."""
-        numbers = pa.array(sorted(map(range_number, ranges)), pa.int64())
+        range_numbers = pa.array(sorted(map(range_number, ranges)), pa.int64())
 
         def select(table: pa.Table) -> pa.Table:
-            return table.filter(pc.is_in(table["range"], value_set=numbers))
+            return table.filter(pc.is_in(table["range"], value_set=range_numbers))
 
         datasets = [mark.dataset(*ADDRESSES) for mark in self.marks] if ranges else []
         rows = read_datasets(self.spark, self.run.place, datasets, RANGE_ADDRESSES, select=select)
@@ -169,12 +169,14 @@ class MarkChain:
         (KNOWN_ADDRESSES). If `only` is given, just the addresses in it; every task must be able to hold it in memory.
         """
         flagged_ranges = {"before": self.committed_at_base, "live": live, "again": live - self.committed_at_base}
-        numbers = {name: pa.array(sorted(map(range_number, ids)), pa.int64()) for name, ids in flagged_ranges.items()}
+        range_numbers = {
+            name: pa.array(sorted(map(range_number, ids)), pa.int64()) for name, ids in flagged_ranges.items()
+        }
 
         def select(table: pa.Table) -> pa.Table:
             if only is not None:
                 table = table.filter(pc.is_in(table["address"], value_set=only))
-            flags = [pc.is_in(table["range"], value_set=numbers[name]) for name in KNOWN_ADDRESSES.names[1:]]
+            flags = [pc.is_in(table["range"], value_set=range_numbers[name]) for name in KNOWN_ADDRESSES.names[1:]]
             flagged = pa.table([table["address"], *flags], schema=KNOWN_ADDRESSES)
             relevant = flagged.filter(pc.or_(flagged["before"], flagged["live"]))
             return relevant.group_by(KNOWN_ADDRESSES.names, use_threads=False).aggregate([])

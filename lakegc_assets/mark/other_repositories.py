@@ -42,7 +42,7 @@ from lakegc_assets.mark.earlier_references import (
     WITHOUT_REFERENCES_PART,
     earlier_addresses,
     is_trusted,
-    marks_with_these_spellings,
+    marks_with_same_spellings,
     spellings,
     tables_without_references,
     trusted_tables,
@@ -282,7 +282,7 @@ def read_at_the_end(run: MarkRun, notes: StepNotes) -> list[Dataset]:
     facts["trusted"] = list(listing.trusted)
     report_unread(run, listing.unread)
     newly_unread = facts["unread"].keys() - run.mark.record.step(COMMITTED).facts[FACTS]["unread"].keys()
-    if newly_unread and len(carried := earlier_addresses(run, marks_with_these_spellings(run), newly_unread)):
+    if newly_unread and len(carried := earlier_addresses(run, marks_with_same_spellings(run), newly_unread)):
         datasets.append(write_part(run, notes, EXPIRED, CARRIED_AT_THE_END_PART, carried))
     return datasets
 
@@ -344,7 +344,7 @@ def read_committed(run: MarkRun, notes: StepNotes) -> None:
     """Write the addresses inside this namespace that tables of other repositories contain, and the tables that contain
     none."""
     listing = list_other_repositories(run)
-    earlier = marks_with_these_spellings(run) if listing.places or listing.unread else []
+    earlier = marks_with_same_spellings(run) if listing.places or listing.unread else []
     if listing.places:
         run.log_message(f"listing the tables of {plural(len(listing.places), 'other repository')}")
     by_repository = tables_of(run, listing)

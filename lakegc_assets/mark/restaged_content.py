@@ -42,7 +42,7 @@ from lakegc_assets.mark.path_probes import PROBED_PARTS, probe_batches
 from lakegc_assets.mark.retained_commits import HEADS_PART
 from lakegc_assets.rules import keep_reasons, path_probes
 from lakegc_assets.rules.path_probes import PROBES_BY_SIZE, SizeSet
-from spark_resources.lakefs.ranges import distinct_refs, range_number, ranges_by_size
+from spark_resources.lakefs.ranges import distinct_refs, range_number, ranges_with_sizes
 from spark_resources.model import HEADS, PATHS_TO_PROBE, RANGE_REFS, SERVED
 from spark_resources.spark.arrow_shuffle import Input
 from spark_resources.spark.datasets import Dataset, Producer, read_rows, write_produced
@@ -249,9 +249,9 @@ def paths_at_heads(run: MarkRun, heads: Sequence[Row], sizes: SizeSet, chain: Ma
     if not len(refs):
         return None
     pairs = recorded.pairs_with(known, refs["range_id"].to_pylist())
-    numbers = pc.index_in(pairs["metarange_id"], metaranges["metarange_id"].combine_chunks())
+    metarange_numbers = pc.index_in(pairs["metarange_id"], metaranges["metarange_id"].combine_chunks())
     names = pa.repeat(pa.scalar(repository), len(pairs))
-    recorded_pairs = pa.table([names, pairs["range_id"], numbers], schema=PAIRS)
+    recorded_pairs = pa.table([names, pairs["range_id"], metarange_numbers], schema=PAIRS)
     ranges = with_metaranges(
         refs.add_column(0, BRANCH_HEADS.field("repository"), pa.repeat(pa.scalar(repository), len(refs))),
         pa.concat_tables([recorded_pairs, pairs_in(read)]),
@@ -277,9 +277,9 @@ def may_contain_size(
     known, matching = set[int](), set[int]()
     for dataset in datasets:
         with suppress(*UNREADABLE):
-            numbers, numbers_of_size = ranges_by_size(run.place, dataset, wanted)
-            known |= numbers
-            matching |= numbers_of_size
+            known_here, matching_here = ranges_with_sizes(run.place, dataset, wanted)
+            known |= known_here
+            matching |= matching_here
     ambiguous = {number for number, ids in Counter(map(range_number, {*recorded.refs, *ranges})).items() if ids > 1}
     known -= ambiguous  # several ranges share the number, so its sizes are ambiguous
     return pa.array([number in matching or number not in known for number in map(range_number, ranges)], pa.bool_())

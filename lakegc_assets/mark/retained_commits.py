@@ -135,7 +135,7 @@ def verified_commit(commit: Commit) -> Commit:
     if sstable.commit_id(commit) != commit.id:
         raise DamagedData(
             f"the content of commit {commit.id} doesn't match its id: it was altered or damaged. Garbage can't be "
-            "determined from such a commit graph: run `lakegc fsck` on the repository."
+            "determined from such a commit graph: run 'lakegc fsck' on the repository."
         )
     return commit
 

@@ -76,28 +76,28 @@ def _sweeps(reports: Sequence[Report]) -> Iterator[Gauge]:
     newest = max(reports, key=lambda report: report.ended)
     objects, sizes = newest.objects, newest.sizes
     for name, text, value in (
-        ("timestamp_seconds", "When the newest sweep ended, by the store's clock.", newest.ended.timestamp()),
+        ("timestamp_seconds", "When the last sweep ended, by the store's clock.", newest.ended.timestamp()),
         (
             "duration_seconds",
-            "How long the last run of the newest sweep took.",
+            "How long the last run of the last sweep took.",
             (newest.ended - newest.began).total_seconds(),
         ),
-        ("deleted_objects", "Objects that the newest sweep deleted.", objects.get(Outcome.DELETED.value, 0)),
-        ("deleted_bytes", "Size of the objects that the newest sweep deleted.", sizes.get(Outcome.DELETED.value, 0)),
+        ("deleted_objects", "Objects that the last sweep deleted.", objects.get(Outcome.DELETED.value, 0)),
+        ("deleted_bytes", "Size of the objects that the last sweep deleted.", sizes.get(Outcome.DELETED.value, 0)),
         (
             "quarantined_objects",
-            "Objects that the newest sweep quarantined.",
+            "Objects that the last sweep quarantined.",
             objects.get(Outcome.QUARANTINED.value, 0),
         ),
-        ("failed_objects", "Objects that the newest sweep failed to delete.", objects.get(Outcome.FAILED.value, 0)),
+        ("failed_objects", "Objects that the last sweep failed to delete.", objects.get(Outcome.FAILED.value, 0)),
         (
             "rescued_objects",
-            "Objects that the newest sweep kept because they were live again.",
+            "Objects that the last sweep kept because they were live again.",
             objects.get(Outcome.RESCUED.value, 0),
         ),
         (
             "late_objects",
-            "Objects that became live while the newest sweep was deleting them.",
+            "Objects that became live while the last sweep was deleting them.",
             newest.late_objects,
         ),
     ):

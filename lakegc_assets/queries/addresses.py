@@ -214,9 +214,9 @@ def stored_rows(history: History, wanted: pa.Array) -> pa.Table:
 
 def live_range_addresses(history: History, wanted: pa.Array) -> pa.Table:
     """These addresses in each range that counted as committed in the mark (RANGE_ADDRESSES)."""
-    numbers = pa.array(sorted(history.live_ranges), pa.int64())
+    range_numbers = pa.array(sorted(history.live_ranges), pa.int64())
     rows = rows_in(history.mark, history.address_datasets, RANGE_ADDRESSES, wanted)
-    live = rows.filter(pc.is_in(rows["range"], value_set=numbers))
+    live = rows.filter(pc.is_in(rows["range"], value_set=range_numbers))
     return live.group_by(RANGE_ADDRESSES.names, use_threads=False).aggregate([]).cast(RANGE_ADDRESSES)
 
 
@@ -226,11 +226,11 @@ def live_range_addresses(history: History, wanted: pa.Array) -> pa.Table:
 def reasons_to_keep(history: History, recorded: RecordedRows, wanted: pa.Array) -> tuple[dict[str, pa.Array], pa.Array]:
     """For each reason in REASONS, which of the objects at these addresses it keeps; and, for each object, details about
     one of its reasons (text)."""
-    record, grain = history.record, history.run.store.capabilities.time_resolution
+    record, time_resolution = history.record, history.run.store.capabilities.time_resolution
     nothing = {name: ADDRESSES.empty_table() for name in (COMMITTED, MAYBE_GONE, UNCOMMITTED)}
     references = {COMMITTED: recorded.in_ranges, MAYBE_GONE: recorded.maybe_gone, UNCOMMITTED: recorded.staged}
-    alone, _ = garbage.reference_status({STORED: recorded.stored, **nothing}, record.cutoff, grain)
-    referenced, _ = garbage.reference_status({STORED: recorded.stored, **references}, record.cutoff, grain)
+    alone, _ = garbage.reference_status({STORED: recorded.stored, **nothing}, record.cutoff, time_resolution)
+    referenced, _ = garbage.reference_status({STORED: recorded.stored, **references}, record.cutoff, time_resolution)
     unreferenced = garbage.unreferenced(referenced)
     is_young = pc.equal(alone["status"], garbage.Status.YOUNG_OR_UNCOMMITTED.value)
     kept_by: dict[str, pa.Array] = {
@@ -327,9 +327,9 @@ def kept_until(history: History, recorded: RecordedRows, wanted: pa.Array, kept_
         .aggregate([("open", "max"), ("until", "max")])
     )
     retention = in_order_of(wanted, by_address)
-    record, grain = history.record, history.run.store.capabilities.time_resolution
+    record, time_resolution = history.record, history.run.store.capabilities.time_resolution
     modified = in_order_of(wanted, recorded.stored)["modified"]
-    old_enough = old_enough_at(modified, record.min_age + grain)
+    old_enough = old_enough_at(modified, record.min_age + time_resolution)
     age_is_unknown = pc.and_(kept_by[YOUNG], pc.is_null(old_enough))
     old_enough = pc.if_else(kept_by[YOUNG], old_enough, pa.scalar(None, _TIME))
     until = later_of(old_enough, retention["until_max"])
@@ -351,10 +351,10 @@ def later_of(times: pa.ChunkedArray, others: pa.ChunkedArray) -> pa.ChunkedArray
     return pc.coalesce(pc.if_else(pc.greater(times, others), times, others), times, others)
 
 
-def range_ends(history: History, numbers: pa.ChunkedArray) -> pa.Table:
+def range_ends(history: History, range_numbers: pa.ChunkedArray) -> pa.Table:
     """For each of these live ranges, when the last commit that has it expires (_RANGE_UNTIL). A range is `open` if that
     isn't known, as for branch heads and without rules."""
-    wanted = {number: str(history.live_ranges[number]["range_id"]) for number in pc.unique(numbers).to_pylist()}
+    wanted = {number: str(history.live_ranges[number]["range_id"]) for number in pc.unique(range_numbers).to_pylist()}
     verdicts = history.verdicts
     retained = verdicts.filter(pc.and_(verdicts["retained"], pc.is_null(verdicts["hold"])))
     metaranges = set(retained["metarange_id"].to_pylist()) - {""}

@@ -26,8 +26,8 @@ from lakegc_assets.queries.range_groups import (
     group_selector,
     grouped_ranges,
     live_in_any,
-    numbers_of,
     range_address_reader,
+    range_numbers_of,
 )
 from lakegc_assets.queries.recorded_inputs import (
     EXPIRED_SET,
@@ -182,7 +182,7 @@ class Comparison:
         ]
         groups, decided = grouped_ranges(by_range)
         listings = tuple((mark.record.start, folders_of(mark)) for mark in history.marks)
-        grain, sizes = run.store.capabilities.time_resolution, sizes_at_heads(history)
+        time_resolution, sizes = run.store.capabilities.time_resolution, sizes_at_heads(history)
         evidence = self.evidence(pairs)
         inputs = [
             *listing_inputs(history),
@@ -200,7 +200,7 @@ class Comparison:
         def combine(rows: GroupedRows, report: TaskReport) -> pa.Table:
             stored = current_listing(listings_in(rows, listings), rows[REMOVED_BY_SWEEPS])
             report.count(objects=len(stored), bytes=pc.sum(stored["size"], min_count=0).as_py())
-            return freed(rows, stored, with_reasons, grain, sizes)
+            return freed(rows, stored, with_reasons, time_resolution, sizes)
 
         found, report = combined(history, inputs, combine, FREED, run.persist)
         rows, counters = total(found), report.counters
@@ -243,8 +243,8 @@ class Comparison:
         record = self.history.record
         cutoff = record.cutoff if variant.min_age is None else cutoff_for(record.start, variant.min_age)
         return Decided(
-            numbers_of(live), sorted_rows, numbers_of(by_range["range_id"]), by_range["verdict_max"].combine_chunks(),
-            cutoff, (),
+            range_numbers_of(live), sorted_rows,
+            range_numbers_of(by_range["range_id"]), by_range["verdict_max"].combine_chunks(), cutoff, (),
         )  # fmt: skip
 
     def range_inputs(self, pairs: pa.Table, groups: pa.Table, *, live: set[int]) -> Iterator[Input]:
@@ -258,7 +258,9 @@ class Comparison:
         unread = live - {range_number(range_id) for range_id in history.recorded_ranges.refs}
         if unread:
             refs = distinct_refs(pairs.select(RANGE_REFS.names))
-            refs = refs.filter(pc.is_in(numbers_of(refs["range_id"]), value_set=pa.array(sorted(unread), pa.int64())))
+            refs = refs.filter(
+                pc.is_in(range_numbers_of(refs["range_id"]), value_set=pa.array(sorted(unread), pa.int64()))
+            )
             tasks = range_tasks(history.run.spark, refs, order_by=("min_key", "max_key", "range_id"))
             rows = mapped(tasks, range_address_reader(history.place, select), RANGE_ADDRESSES)
             yield counted_input(history, RANGES, rows, RANGE_ADDRESSES, reduce=distinct_range_addresses)

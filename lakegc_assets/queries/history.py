@@ -244,10 +244,10 @@ class History:
 
     def addresses_in(self, name: str, ranges: Collection[int]) -> Input:
         """The addresses in these ranges, given by their numbers, as an input to co-group (RANGE_ADDRESSES)."""
-        numbers = pa.array(sorted(ranges), pa.int64())
+        range_numbers = pa.array(sorted(ranges), pa.int64())
 
         def select(table: pa.Table) -> pa.Table:
-            return table.filter(pc.is_in(table["range"], value_set=numbers))
+            return table.filter(pc.is_in(table["range"], value_set=range_numbers))
 
         return Input.selected(name, self.place, self.address_datasets, RANGE_ADDRESSES, RANGE_ADDRESSES, select)
 

@@ -62,7 +62,7 @@ def pins_of(history: History) -> pa.Table:
     """What each branch, tag on hold and commit of the mark alone keeps (PINS): stale branches first, then branches,
     tags and commits, each by bytes, largest first. Branches and tags that pin nothing are included, commits aren't.
 
-    These are the objects that the next mark would consider garbage without that branch, tag or commit, regardless of
+    These are the objects that the next mark would find to be garbage without that branch, tag or commit, regardless of
     their age, if nothing else changed. Staged objects, those on hold by path or prefix, and those that other
     repositories refer to stay kept. Path probes aren't repeated: the next mark may find that another branch serves some
     of the objects.
@@ -277,8 +277,8 @@ def address_inputs(pins: Pins, persist: Persisted) -> list[Input]:
     """The addresses of all kept ranges, with the pins of their ranges (ADDRESS_PINS): those that the marks read, and
     those of ranges that only commits on hold have, which are read now."""
     history, ranges, place = pins.history, pins.kept_ranges, pins.history.place
-    numbers = pa.array([range_number(range_id) for range_id in ranges["range_id"].to_pylist()], pa.int64())
-    of_ranges = pa.table([numbers, *(ranges[kind] for kind in KINDS)], schema=RANGE_PINS)
+    range_numbers = pa.array([range_number(range_id) for range_id in ranges["range_id"].to_pylist()], pa.int64())
+    of_ranges = pa.table([range_numbers, *(ranges[kind] for kind in KINDS)], schema=RANGE_PINS)
 
     def with_pins(table: pa.Table) -> pa.Table:
         position = pc.index_in(table["range"], value_set=of_ranges["range"])
@@ -289,7 +289,7 @@ def address_inputs(pins: Pins, persist: Persisted) -> list[Input]:
         )
 
     recorded = Input.selected(PINNED, place, history.address_datasets, RANGE_ADDRESSES, ADDRESS_PINS, with_pins)
-    is_live = pc.is_in(numbers, value_set=pa.array(sorted(history.live_ranges), pa.int64()))
+    is_live = pc.is_in(range_numbers, value_set=pa.array(sorted(history.live_ranges), pa.int64()))
     only_on_hold = ranges.select(RANGE_REFS.names).filter(pc.invert(is_live)).cast(RANGE_REFS)
 
     def read(batches: Batches) -> Batches:

@@ -21,7 +21,7 @@ Select: TypeAlias = Callable[[pa.Table], pa.Table]
 LIVE, UNKNOWN = -1, -2  # instead of a position: a variant retains a range, or nothing is known about it
 
 
-def numbers_of(range_ids: pa.Array | pa.ChunkedArray) -> pa.Array:
+def range_numbers_of(range_ids: pa.Array | pa.ChunkedArray) -> pa.Array:
     return pa.array(map(range_number, range_ids.to_pylist()), pa.int64())
 
 
@@ -39,7 +39,7 @@ def grouped_ranges(decided: Sequence[Decided]) -> tuple[pa.Table, list[Decided]]
     position_of = [
         dict(zip(variant.ranges.to_pylist(), variant.positions.to_pylist(), strict=True)) for variant in decided
     ]
-    numbers = sorted({number for known in (*is_live, *position_of) for number in known})
+    range_numbers = sorted({number for known in (*is_live, *position_of) for number in known})
     group_of: dict[tuple[int, ...], int] = {}
     groups = [
         group_of.setdefault(
@@ -49,7 +49,7 @@ def grouped_ranges(decided: Sequence[Decided]) -> tuple[pa.Table, list[Decided]]
             ),
             len(group_of),
         )
-        for number in numbers
+        for number in range_numbers
     ]
     by_group = [
         replace(
@@ -60,16 +60,16 @@ def grouped_ranges(decided: Sequence[Decided]) -> tuple[pa.Table, list[Decided]]
         )
         for number, variant in enumerate(decided)
     ]
-    return pa.table([pa.array(numbers, pa.int64()), pa.array(groups, pa.int64())], ["range", "group"]), by_group
+    return pa.table([pa.array(range_numbers, pa.int64()), pa.array(groups, pa.int64())], ["range", "group"]), by_group
 
 
 def group_selector(groups: pa.Table) -> Select:
     """A function that replaces the number of each row's range with that of its group, and drops rows of other ranges
     and duplicates (RANGE_ADDRESSES)."""
-    numbers, group_numbers = groups["range"].combine_chunks(), groups["group"].combine_chunks()
+    range_numbers, group_numbers = groups["range"].combine_chunks(), groups["group"].combine_chunks()
 
     def select(table: pa.Table) -> pa.Table:
-        group = group_numbers.take(pc.index_in(table["range"], value_set=numbers))
+        group = group_numbers.take(pc.index_in(table["range"], value_set=range_numbers))
         rows = pa.table([group, table["address"]], RANGE_ADDRESSES.names)
         return distinct_range_addresses(rows.filter(pc.is_valid(group)))
 

@@ -14,7 +14,7 @@ from lakegc_assets.mark.mark_chain import NOT_RETAINED_OBJECTS, SIZES
 from lakegc_assets.mark.mark_chain import REMOVED as REMOVED_OUTCOMES
 from lakegc_assets.mark.metaranges import head_metaranges
 from lakegc_assets.queries.history import History
-from lakegc_assets.queries.range_groups import Select, numbers_of
+from lakegc_assets.queries.range_groups import Select, range_numbers_of
 from lakegc_assets.rules.current_listing import REMOVED, Listing
 from lakegc_assets.rules.what_if import ATTRIBUTED, ATTRIBUTED_OBJECTS, EXPIRED
 from lakegc_assets.sweep.report import read_report_if_intact
@@ -116,7 +116,7 @@ def removed_inputs(place: Place, *, since: datetime) -> Iterator[Input]:
 def sizes_at_heads(history: History) -> pa.Array:
     """The distinct sizes of the objects at branch heads (int64)."""
     metaranges = head_metaranges(history.run) & history.recorded_ranges.metaranges
-    at_heads = numbers_of(pc.unique(history.recorded_ranges.ranges_of(metaranges)["range_id"]))
+    at_heads = range_numbers_of(pc.unique(history.recorded_ranges.ranges_of(metaranges)["range_id"]))
     sizes = [pa.array([], pa.int64())]
     for dataset in (dataset for mark in history.marks for dataset in parts_of(mark, [SIZES])):
         for table in all_batches(history.place, dataset, RANGE_SIZES):

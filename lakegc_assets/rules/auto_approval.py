@@ -1,7 +1,7 @@
 """When a policy in the settings may approve a mark instead of a person (invariant 7).
 
 Pure: inputs in, unmet conditions out. A mark qualifies only if every condition is met, and what isn't known counts as
-unmet. Everything that isn't clearly routine is left to a person.
+unmet. Everything that isn't clearly routine needs a person's approval.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def unmet_conditions(inputs: PolicyInputs, policy: Policy, *, now: datetime) -> 
     return [
         *unmet_by_policy(policy),
         *unmet_by_history(inputs),
-        *(f"the brake {brake.name} has tripped: {brake.why}" for brake in inputs.brakes if brake.tripped),
+        *(f"the brake '{brake.name}' has tripped: {brake.why}" for brake in inputs.brakes if brake.tripped),
         *unmet_by_other_repositories(inputs),
         *unmet_by_set(inputs, policy, now=now),
         *unmet_by_reasons(inputs),
@@ -149,8 +149,8 @@ def unmet_by_set(inputs: PolicyInputs, policy: Policy, *, now: datetime) -> Iter
     ):
         if not ratio(expired, stored) <= policy.max_share:
             yield (
-                f"{100 * ratio(expired, stored):.4g} % of all {what} are expired ({expired:,} of {stored:,}); at most "
-                f"{100 * policy.max_share:.4g} % are allowed"
+                f"{100 * ratio(expired, stored):.4g}% of all {what} are expired ({expired:,} of {stored:,}); the limit "
+                f"is {100 * policy.max_share:.4g}%"
             )
     if inputs.youngest is None:
         yield "the mark doesn't record when its youngest expired object was stored"

@@ -127,9 +127,9 @@ def share(measured: Measured, limits: BrakeLimits) -> Brake:
     by_objects = ratio(measured.counts["expired"], measured.counts["candidates"])
     by_bytes = ratio(measured.counts["expired_bytes"], measured.counts["candidate_bytes"])
     highest = max(by_objects, by_bytes)
-    found_now = f"{100 * by_objects:.1f} % of all objects and {100 * by_bytes:.1f} % of all bytes are expired"
-    allowed = f"at most {100 * bound:g} % are allowed{' in the first mark of a repository' if first else ''}"
-    return Brake("share", highest > bound, highest, bound, f"{found_now}; {allowed}")
+    found_now = f"{100 * by_objects:.1f}% of all objects and {100 * by_bytes:.1f}% of all bytes are expired"
+    limit = f"the limit{' for the first mark of a repository' if first else ''} is {100 * bound:g}%"
+    return Brake("share", highest > bound, highest, bound, f"{found_now}; {limit}")
 
 
 def size(measured: Measured, limits: BrakeLimits) -> Brake:
@@ -173,11 +173,9 @@ def live(measured: Measured, limits: BrakeLimits) -> Brake:
         return uncompared("live", measured, limits.live)
     share = remaining_share(now, measured.previous["live"])
     before = measured.previous["live"]
-    against = f"{100 * share:.1f} % of the {before:,} in" if before else "and there were none in"
+    against = f"{100 * share:.1f}% of the {before:,} in" if before else "and there were none in"
     why = f"{there_are(now, 'live address', 'live addresses')}, {against} mark {measured.previous_id}"
-    return Brake(
-        "live", share < limits.live, share, limits.live, f"{why}; at least {100 * limits.live:g} % are expected"
-    )
+    return Brake("live", share < limits.live, share, limits.live, f"{why}; the minimum is {100 * limits.live:g}%")
 
 
 def listing(measured: Measured, limits: BrakeLimits) -> Brake:
@@ -188,11 +186,11 @@ def listing(measured: Measured, limits: BrakeLimits) -> Brake:
     share = remaining_share(measured.counts["candidates"], expected)
     listed = there_are(measured.counts["candidates"], "listed object")
     against = (
-        f"{100 * share:.1f} % of the {expected:,} that a sweep of mark {measured.previous_id} would leave"
+        f"{100 * share:.1f}% of the {expected:,} that a sweep of mark {measured.previous_id} would leave"
         if expected
         else f"and a sweep of mark {measured.previous_id} would leave none"
     )
-    why = f"{listed}, {against}; at least {100 * limits.listing:g} % are expected"
+    why = f"{listed}, {against}; the minimum is {100 * limits.listing:g}%"
     return Brake("listing", share < limits.listing, share, limits.listing, why)
 
 

@@ -45,8 +45,8 @@ def explained(
     """The objects sorted by address (EXPLAINED): deletable ones with a reason, and each with the expired commit that
     retained it longest, if there is one.
 
-    `verdicts` are `sorted_verdicts`; `attributions` has at most one row per address; `all_known` means that
-    attributions are complete.
+    `verdicts` is the result of `sorted_verdicts`; `attributions` has at most one row per address; `all_known` means
+    that attributions are complete.
     """
     objects = objects.sort_by("address")
     position = pc.index_in(objects["address"], value_set=attributions["address"])

@@ -32,11 +32,11 @@ class SeenMark:
 @dataclass(frozen=True, slots=True)
 class Next:
     """What a repository waits for, as the end of "waits for …", and the command for it as the arguments of lakegc. Both
-    are empty if it waits for nothing. `is_person` means that nothing happens until a person acts."""
+    are empty if it waits for nothing. `needs_person` means that nothing happens until a person acts."""
 
     waits_for: str = ""
     command: tuple[str, ...] = ()
-    is_person: bool = False
+    needs_person: bool = False
 
 
 def next_step(repository: str, marks: Sequence[SeenMark], limits: BrakeLimits, *, now: datetime) -> Next:
@@ -51,28 +51,28 @@ def next_step(repository: str, marks: Sequence[SeenMark], limits: BrakeLimits, *
     for state, waits_for in ((MarkState.SWEEPING, "its interrupted sweep"), (MarkState.APPROVED, "its sweep")):
         for mark in marks:
             if mark.state == state.value:
-                return Next(waits_for, ("sweep", repository, mark.record.mark_id), is_person=True)
+                return Next(waits_for, ("sweep", repository, mark.record.mark_id), needs_person=True)
     finished = [mark for mark in marks if mark.record.finished is not None]
     if not finished:
-        return Next("a mark" if marks else "its first mark", ("mark", repository), is_person=True)
+        return Next("a mark" if marks else "its first mark", ("mark", repository), needs_person=True)
     return _after_mark(repository, finished[0], limits, now)
 
 
 def _after_mark(repository: str, newest: SeenMark, limits: BrakeLimits, now: datetime) -> Next:
     record = newest.record
     if newest.state == MarkState.SWEPT_WITH_FAILURES.value:
-        return Next("a retry of its sweep", ("report", repository, record.mark_id), is_person=True)
+        return Next("a retry of its sweep", ("report", repository, record.mark_id), needs_person=True)
     if newest.state in (MarkState.SWEPT.value, MarkState.SUPERSEDED.value) or not record.counts.get("expired"):
         return Next()
     if now - effective_time(record) > limits.age:
-        return Next("a new mark: the newest is too old", ("mark", repository), is_person=True)
+        return Next("a new mark: the newest is too old", ("mark", repository), needs_person=True)
     if record.format != RECORD_FORMAT:
-        return Next("a new mark: an earlier version made the newest", ("mark", repository), is_person=True)
+        return Next("a new mark: an earlier version made the newest", ("mark", repository), needs_person=True)
     tripped = [brake.name for brake in brakes(record, limits, now=now) if brake.tripped]
     named = (
         f" and the release of the {'brake' if len(tripped) == 1 else 'brakes'} {', '.join(tripped)}" if tripped else ""
     )
-    return Next(f"approval{named}", ("review", repository, record.mark_id), is_person=True)
+    return Next(f"approval{named}", ("review", repository, record.mark_id), needs_person=True)
 
 
 def newest_problem(marks: Sequence[SeenMark], last_sweep: FinishedSweep | None) -> str:

@@ -69,13 +69,13 @@ Rule: TypeAlias = Callable[[Mapping[str, pa.Table]], tuple[pa.Table, dict[str, i
 
 
 def reference_status(
-    rows: Mapping[str, pa.Table], cutoff: datetime, grain: timedelta
+    rows: Mapping[str, pa.Table], cutoff: datetime, time_resolution: timedelta
 ) -> tuple[pa.Table, dict[str, int]]:
     """The status of some addresses (REFERENCE_STATUS), and counts and bytes for the review.
 
     `rows` has all rows of these addresses: `stored` (STORED_OBJECTS), and with just a column `address`, `committed`,
-    `maybe_gone` (committed only if stored) and `uncommitted`. `cutoff` is a time by the store's clock. `grain` is the
-    resolution of the store's times: with whole seconds, the true time may be almost a second later.
+    `maybe_gone` (committed only if stored) and `uncommitted`. `cutoff` is a time by the store's clock.
+    `time_resolution` is that of the store's times: with whole seconds, the true time may be almost a second later.
     """
     stored = youngest_listing(rows[STORED])
     addresses = stored["address"]
@@ -86,7 +86,7 @@ def reference_status(
         pc.is_in(addresses, value_set=references) for references in (committed, uncommitted)
     )
     is_young = pc.or_(
-        pc.greater(stored["modified"], pa.scalar(cutoff - grain, _TIME)), is_without_time(stored["modified"])
+        pc.greater(stored["modified"], pa.scalar(cutoff - time_resolution, _TIME)), is_without_time(stored["modified"])
     )
     is_unreferenced = _none_of(is_committed, is_uncommitted, is_young)
     has_dot_segment = pc.and_(is_unreferenced, have_dot_segments(addresses))
@@ -112,7 +112,7 @@ def reference_status(
 
 
 def incremental_reference_status(
-    rows: Mapping[str, pa.Table], cutoff: datetime, grain: timedelta, folders: pa.Array
+    rows: Mapping[str, pa.Table], cutoff: datetime, time_resolution: timedelta, folders: pa.Array
 ) -> tuple[pa.Table, dict[str, int]]:
     """`reference_status` for an incremental mark, which read only the objects that may have changed since its base
     mark.
@@ -128,16 +128,16 @@ def incremental_reference_status(
     before, live, again = (known["address"].filter(known[name]) for name in ("before", "live", "again"))
     addresses = distinct(addresses_now(rows), again)
     was_committed = pc.is_in(addresses, value_set=before)
-    looked_up = pc.is_in(addresses, value_set=distinct(rows[STORED]["address"], rows[LOOKED_UP]["address"]))
-    looked_up = pc.or_(looked_up, pc.is_in(slices_of(addresses), value_set=folders))
-    unchanged = addresses.filter(pc.and_(was_committed, pc.invert(looked_up)))
+    was_checked = pc.is_in(addresses, value_set=distinct(rows[STORED]["address"], rows[LOOKED_UP]["address"]))
+    was_checked = pc.or_(was_checked, pc.is_in(slices_of(addresses), value_set=folders))
+    unchanged = addresses.filter(pc.and_(was_committed, pc.invert(was_checked)))
     now = {
         COMMITTED: _not_among(distinct(rows[COMMITTED]["address"], _among(live, addresses)), unchanged),
         UNCOMMITTED: _not_among(rows[UNCOMMITTED]["address"], unchanged),
     }
     references = {name: pa.table([column], ["address"]) for name, column in now.items()}
-    statuses, counts = reference_status({**rows, **references}, cutoff, grain)
-    counted_again, stored = addresses.filter(pc.and_(was_committed, looked_up)), youngest_listing(rows[STORED])
+    statuses, counts = reference_status({**rows, **references}, cutoff, time_resolution)
+    counted_again, stored = addresses.filter(pc.and_(was_committed, was_checked)), youngest_listing(rows[STORED])
     sizes = stored["size"].filter(pc.is_in(stored["address"], value_set=counted_again))
     return statuses, counts | {"again": len(counted_again), "again_bytes": _sum(sizes)}
 

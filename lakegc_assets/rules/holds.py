@@ -126,7 +126,7 @@ def _known(commits: Mapping[str, Commit], commit_id: str) -> Commit:
     if commit_id not in commits:
         raise DamagedData(
             f"commit {commit_id}, which a hold reaches, is not in the commit graph. It may have been created while "
-            "the graph was being read: make a new mark. If this error persists, run `lakegc fsck`.",
+            "the graph was being read: make a new mark. If this error persists, run 'lakegc fsck'.",
             invariant=3,
         )
     return commits[commit_id]

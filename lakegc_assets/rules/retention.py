@@ -26,7 +26,7 @@ class Reason(StrEnum):
     NO_RULES = "the repository has no retention rules"
     ON_HOLD = "on hold"
     SERVER = "the server lists it as retained, though no rule known to lakegc retains it"
-    EXPIRED_BEHIND_CHILD = "was the branch's head until its child was created, too long ago to retain it"
+    CHILD_OLD = "was the branch's head until its child was created, too long ago to retain it"
     EXPIRED_DANGLING = "dangling, older than the default rule"
 
 
@@ -92,7 +92,7 @@ def with_server_list(verdicts: Iterable[Verdict], listed: Iterable[tuple[str, st
             raise DamagedData(
                 f"commit {commit_id} has the metarange '{by_rule.metarange_id}' in the commit graph (or earlier in the "
                 f"server's list) and '{metarange_id}' in the server's list of retained commits. Garbage can't be "
-                "determined until this is resolved: run `lakegc fsck` on the repository."
+                "determined until this is resolved: run 'lakegc fsck' on the repository."
             )
         elif by_rule.retained:
             known[commit_id] = replace(by_rule, server_listed=True)
@@ -139,7 +139,7 @@ def _decided(
             # A head is always retained, even with 0 days, and whatever lines reach it.
             yield _verdict(commit, Reason.HEAD, retained=True, line=own)
         elif claim is not None:
-            yield _behind_child(commit, claim, now)
+            yield _verdict_by_child(commit, claim, now)
         line = max(line for line in (own, longest.get(commit.id)) if line is not None)
         if (parent := commit.main_parent) is not None:
             longest[parent] = max(line, longest.get(parent, line))
@@ -153,8 +153,8 @@ def _dangling(commit: Commit, line: _Line, now: datetime) -> Verdict:
     return _verdict(commit, why, retained=until > now, line=line, until=until)
 
 
-def _behind_child(commit: Commit, claim: _Claim, now: datetime) -> Verdict:
-    why = Reason.CHILD_YOUNG if claim.until > now else Reason.EXPIRED_BEHIND_CHILD
+def _verdict_by_child(commit: Commit, claim: _Claim, now: datetime) -> Verdict:
+    why = Reason.CHILD_YOUNG if claim.until > now else Reason.CHILD_OLD
     return _verdict(commit, why, retained=claim.until > now, line=claim.line, until=claim.until)
 
 
@@ -164,9 +164,9 @@ def _until(commit: Commit, days: int) -> datetime:
     A date without a fraction may have lost it, because the API shows whole seconds; the true date is less than a second
     later. A fraction that is too fine for this type is harmless, since `now` is a whole second.
     """
-    grain = timedelta(0) if commit.created.microsecond else timedelta(seconds=1)
+    time_resolution = timedelta(0) if commit.created.microsecond else timedelta(seconds=1)
     try:
-        return commit.created + grain + timedelta(days=days)
+        return commit.created + time_resolution + timedelta(days=days)
     except OverflowError:  # effectively never: later than any `now`
         return datetime.max.replace(tzinfo=UTC)
 
@@ -222,7 +222,7 @@ def _by_id(commits: Iterable[Commit]) -> dict[str, Commit]:
         if graph.setdefault(commit.id, commit) != commit:
             raise DamagedData(
                 f"two different commits have the id {commit.id}. The commit graph isn't trustworthy: make a new "
-                "mark. If this error persists, run `lakegc fsck` on the repository."
+                "mark. If this error persists, run 'lakegc fsck' on the repository."
             )
     return graph
 
@@ -239,7 +239,7 @@ def _check_whole(graph: Mapping[str, Commit], heads: Mapping[str, str]) -> None:
             raise DamagedData(
                 f"the head of branch '{branch}', commit {commit_id}, is not in the commit graph. It may have been "
                 "created while the graph was being read: make a new mark. If this error persists, "
-                "run `lakegc fsck`.",
+                "run 'lakegc fsck'.",
                 invariant=3,
             )
     for commit in graph.values():
@@ -248,13 +248,13 @@ def _check_whole(graph: Mapping[str, Commit], heads: Mapping[str, str]) -> None:
                 raise DamagedData(
                     f"commit {parent}, a parent of commit {commit.id}, is not in the commit graph. It may have been "
                     "created while the graph was being read: make a new mark. If this error persists, "
-                    "run `lakegc fsck`.",
+                    "run 'lakegc fsck'.",
                     invariant=3,
                 )
 
 
 def _children_first(graph: Mapping[str, Commit]) -> list[Commit]:
-    """All commits, each after its children on main lines. Raises `DamagedData` for a cycle."""
+    """All commits, each after its children on main lines (`Commit.main_parent`). Raises `DamagedData` for a cycle."""
     children_left = dict.fromkeys(graph, 0)  # number of children not yet processed
     for commit in graph.values():
         if commit.main_parent is not None:
@@ -268,7 +268,7 @@ def _children_first(graph: Mapping[str, Commit]) -> list[Commit]:
     if len(order) < len(graph):
         in_cycle = min(commit_id for commit_id, children in children_left.items() if children)
         raise DamagedData(
-            f"commit {in_cycle} is in a cycle of first parents, which can't exist in an intact graph, since commit ids "
-            "are hashes over their parents. The commit graph is damaged: run `lakegc fsck` on the repository."
+            f"commit {in_cycle} is in a cycle of main parents, which can't exist in an intact graph, since commit ids "
+            "are hashes over their parents. The commit graph is damaged: run 'lakegc fsck' on the repository."
         )
     return order

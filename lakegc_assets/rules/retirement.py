@@ -1,7 +1,7 @@
 """Which old marks may be retired, and which old quarantines may be purged. Pure.
 
 A retired mark keeps its small records, but loses its files. So a mark is only retired when nothing needs them any more:
-no approval or sweep of it, no quarantine, and no incremental mark. Whatever isn't known for certain is kept.
+no approval or sweep of the mark, no quarantine, and no incremental mark. Whatever isn't known for certain is kept.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class MarkStatus:
     The other fields are known only if the mark is old enough or has a quarantine. `approved_until` is the end of its
     approval, even if that has passed; `approval_problem` says why it isn't known. `announced_due` is when a policy
     approves the mark, unless that was revoked. `sweep_ended` and `late` (objects that became live too late) are from
-    the report of its sweep. `restored_at` is when objects of it were last restored or purged, by undo, purge or from a
+    the report of its sweep. `restored_at` is when its objects were last restored or purged, by undo, purge or from a
     backup; `restore_begun` says that some may have been restored from its quarantine.
     """
 
@@ -238,8 +238,8 @@ def add_restored(kept: dict[str, str], records: Mapping[str, MarkRecord], marks:
         is_recent = status.restored_at is not None and status.restored_at >= earliest - CLOCK_MARGIN
         if is_recent and status.mark_id not in kept:
             kept[status.mark_id] = (
-                f"objects of it may have been restored since mark {begun[earliest]} began, and incremental marks based "
-                "on that one look for them"
+                f"some of its objects may have been restored since mark {begun[earliest]} began, and incremental marks "
+                f"based on {begun[earliest]} look them up"
             )
 
 

@@ -36,11 +36,12 @@ def latest(receipts: pa.Table) -> pa.Table:
     return first_of_each(rows, "address")
 
 
-def pending(approved: pa.Table, receipts: pa.Table, intents: pa.Table, *, since: int) -> pa.Table:
-    """The approved objects (as PENDING) that have no outcome, or that failed before round `since`, the first of this
-    attempt. `intended` is whether a round recorded the intent to delete the object (`intents`, column address)."""
+def pending(approved: pa.Table, receipts: pa.Table, intents: pa.Table, *, since_round: int) -> pa.Table:
+    """The approved objects (as PENDING) that have no outcome, or that failed before round `since_round`, the first
+    of this attempt. `intended` is whether a round recorded the intent to delete the object (`intents`, column
+    address)."""
     last = latest(receipts)
-    is_final = pc.or_(pc.not_equal(last["outcome"], Outcome.FAILED.value), pc.greater_equal(last["round"], since))
+    is_final = pc.or_(pc.not_equal(last["outcome"], Outcome.FAILED.value), pc.greater_equal(last["round"], since_round))
     unfinished = without_addresses_in(approved.select(APPROVED.names), last.filter(is_final))
     intended = pc.is_in(unfinished["address"], value_set=intents["address"])
     return unfinished.append_column("intended", intended).cast(PENDING)

@@ -51,7 +51,9 @@ class Decided:
     reasons: Sequence[tuple[KeepReason, Decide]]
 
 
-def expired_objects(rows: Mapping[str, pa.Table], stored: pa.Table, variant: Decided, grain: timedelta) -> pa.Table:
+def expired_objects(
+    rows: Mapping[str, pa.Table], stored: pa.Table, variant: Decided, time_resolution: timedelta
+) -> pa.Table:
     """The objects that the variant expires (STORED_OBJECTS), among `stored`.
 
     `rows` has all rows of these addresses: RANGES (RANGE_ADDRESSES), UNCOMMITTED (column address), and those that the
@@ -63,7 +65,7 @@ def expired_objects(rows: Mapping[str, pa.Table], stored: pa.Table, variant: Dec
         MAYBE_GONE: ADDRESSES.empty_table(),
         UNCOMMITTED: rows[UNCOMMITTED],
     }
-    statuses, _ = garbage.reference_status({STORED: stored, **references}, variant.cutoff, grain)
+    statuses, _ = garbage.reference_status({STORED: stored, **references}, variant.cutoff, time_resolution)
     objects = garbage.unreferenced(statuses).cast(STORED_OBJECTS)
     return keep_reasons.not_kept(keep_reasons.decided(objects, variant.reasons, rows))
 
@@ -72,7 +74,7 @@ def freed(
     rows: Mapping[str, pa.Table],
     stored: pa.Table,
     variants: Sequence[Decided],
-    grain: timedelta,
+    time_resolution: timedelta,
     sizes_at_heads: pa.Array,
 ) -> pa.Table:
     """How much each variant would free of these stored objects, by branch (FREED).
@@ -83,7 +85,7 @@ def freed(
     """
     tables, first = [FREED.empty_table()], None
     for number, variant in enumerate(variants):
-        expired = expired_objects(rows, stored, variant, grain)
+        expired = expired_objects(rows, stored, variant, time_resolution)
         first = expired["address"] if first is None else first
         attributed = verdicts_of(rows, expired, variant)
         position = attributed["verdict"].take(pc.index_in(expired["address"], value_set=attributed["address"]))

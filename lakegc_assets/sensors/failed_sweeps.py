@@ -47,11 +47,11 @@ class Cursor:
 
 
 class TryLater(Exception):
-    """Raised for a sweep that can't be started again yet. The message is the reason."""
+    """Raised for a sweep that can't be restarted yet. The message is the reason."""
 
 
 class NotResumed(Exception):
-    """Raised for a sweep that isn't started again. The message is the reason."""
+    """Raised for a sweep that won't be restarted automatically. The message is the reason."""
 
 
 @dg.sensor(
@@ -60,7 +60,7 @@ class NotResumed(Exception):
     description="""Restarts sweeps that failed, were killed, or ended with failures: once per approval, with the
 same options. Such a sweep re-verifies everything before it deletes.
 
-A sweep is started again only while it could also be started for the first time: its approval hasn't expired, and the
+A sweep is restarted only while it could also be started for the first time: its approval hasn't expired, and the
 mark isn't older than brake_age. It waits until no other run is working on the repository. If it fails again, or must
 not be started, an observation of sweep_report says what to do. Runs that a person terminated, and sweeps that were
 started in a terminal, are left alone. So are failures from before the sensor was first turned on.""",
@@ -90,19 +90,19 @@ def resumed_sweeps(context: dg.SensorEvaluationContext, lakefs: LakeFSResource) 
         except NothingToDo as reason:
             context.log.info(f"The sweep of {run.tags[PARTITION_TAG]} needs no further run: {full_stop(reason)}")
         except NotResumed as reason:
-            report_left_to_person(context, run, str(reason))
+            report_needs_manual_action(context, run, str(reason))
         except (TryLater, Unavailable) as reason:
             if waited_too_long(datetime.now(UTC) - datetime.fromtimestamp(record.end_time or 0, UTC)):
-                report_left_to_person(context, run, str(reason))
+                report_needs_manual_action(context, run, str(reason))
                 continue
-            context.log.info(f"The sweep of {run.tags[PARTITION_TAG]} isn't started again yet: {full_stop(reason)}")
+            context.log.info(f"The sweep of {run.tags[PARTITION_TAG]} isn't restarted yet: {full_stop(reason)}")
             waiting.append(run_id)
         except LakegcError as error:
-            report_left_to_person(context, run, str(error))
+            report_needs_manual_action(context, run, str(error))
     waiting = [*unread, *waiting]  # the next tick begins with those that this one didn't reach
     return dg.SensorResult(
         run_requests=list(requests.values()),
-        skip_reason=None if requests else dg.SkipReason(f"No failed sweep was started again; {len(waiting)} waiting."),
+        skip_reason=None if requests else dg.SkipReason(f"No failed sweep was restarted; {len(waiting)} waiting."),
         cursor=Cursor(after, tuple(waiting)).text(),
     )
 
@@ -138,10 +138,10 @@ def is_resumable(run: dg.DagsterRun) -> bool:
 
 
 def request_to_resume(instance: dg.DagsterInstance, lakefs: LakeFS, run: dg.DagsterRun) -> dg.RunRequest:
-    """The request to start a failed sweep again, with its options.
+    """The request to restart a failed sweep, with its options.
 
     Raises `NothingToDo` if the sweep was finished or its approval revoked in the meantime, `NotResumed` or `TryLater`
-    with the reason if it must not be started, or not yet, and the error if the mark can't be read.
+    with the reason if it must not be restarted, or not yet, and the error if the mark can't be read.
     """
     key = run.tags[PARTITION_TAG]
     partition = Partition.parse(key)
@@ -160,7 +160,7 @@ def request_to_resume(instance: dg.DagsterInstance, lakefs: LakeFS, run: dg.Dags
     if why is not None or approval is None:
         raise NotResumed(why or "it has no approval")
     if RESUMED_TAG in run.tags or was_resumed(instance, run, approval):
-        raise NotResumed("it was already started again once under this approval")
+        raise NotResumed("it was already restarted once under this approval")
     if holder := current_holder(target.place.store()):
         raise TryLater(f"{holder.who} holds the lease until {holder.until:%H:%M:%S} UTC")
     return dg.RunRequest(
@@ -176,7 +176,7 @@ def request_to_resume(instance: dg.DagsterInstance, lakefs: LakeFS, run: dg.Dags
 
 
 def was_resumed(instance: dg.DagsterInstance, run: dg.DagsterRun, approval: Approval) -> bool:
-    """Whether a sweep was started again under this approval. A run that was created for this very failure but not
+    """Whether a sweep was restarted under this approval. A run that was created for this very failure but not
     launched, because the daemon was killed in between, doesn't count: the same request launches it."""
     records = instance.get_run_records(dg.RunsFilter(tags={RESUMED_TAG: approval.sha256}), limit=2)
     return any(
@@ -186,10 +186,10 @@ def was_resumed(instance: dg.DagsterInstance, run: dg.DagsterRun, approval: Appr
     )
 
 
-def report_left_to_person(context: dg.SensorEvaluationContext, run: dg.DagsterRun, why: str) -> None:
-    """Say in the tick and on the page of `sweep_report` that a failed sweep is left to a person."""
+def report_needs_manual_action(context: dg.SensorEvaluationContext, run: dg.DagsterRun, why: str) -> None:
+    """Say in the tick and on the page of `sweep_report` that a failed sweep needs manual action."""
     key = run.tags[PARTITION_TAG]
-    sentence = f"The failed sweep of {key} is not started again: {full_stop(why)} {next_step(key)}"
+    sentence = f"The failed sweep of {key} will not be restarted automatically: {full_stop(why)} {next_step(key)}"
     context.log.error(sentence)
     context.instance.report_runless_asset_event(
         dg.AssetObservation(

@@ -121,11 +121,11 @@ def no_progress_error(run: SweepRun, objects: int, until: datetime, failure: str
     )
 
 
-def pending_objects(run: SweepRun, approved: Input, since: int, persist: Persisted) -> Grouped:
-    """The objects that have no outcome yet, or failed before the round `since` (PENDING)."""
+def pending_objects(run: SweepRun, approved: Input, since_round: int, persist: Persisted) -> Grouped:
+    """The objects that have no outcome yet, or failed before the round `since_round` (PENDING)."""
 
     def pending(rows: GroupedRows) -> pa.Table:
-        return sweep_outcomes.pending(rows[OBJECTS], rows[SWEEP_RECEIPTS], rows[INTENDED], since=since)
+        return sweep_outcomes.pending(rows[OBJECTS], rows[SWEEP_RECEIPTS], rows[INTENDED], since_round=since_round)
 
     return run.grouped([approved, run.outcomes(SWEEP_RECEIPTS), run.intents(INTENDED)], pending, PENDING, persist)
 

@@ -22,7 +22,7 @@ from lakegc_assets.mark.context import MarkRun
 from lakegc_assets.mark.retained_commits import ASSET, HEADS_PART, dumped_graph
 from lakegc_assets.progress import LogMessage
 from lakegc_assets.sweep.context import SweepRun, Verified
-from lakegc_assets.sweep.newly_retained import NewlyRetained, TooMuchChanged, branches_in_words, changed_branches
+from lakegc_assets.sweep.newly_retained import NewlyRetained, TooManyChanges, changed_branches, changes_in_words
 from lakegc_assets.sweep.other_head_watch import MAX_OTHERS_DELAY_S, FailureTime, OtherHeads
 from spark_resources import sstable
 from spark_resources.deleting.permit import PermitIssuer, permit_duration
@@ -185,7 +185,7 @@ class HeadWatch:
         with self._stopping_if_too_much(), self._lock:
             if dumped is not None and (commits := self.newly_retained.commits_of(dumped)):
                 self._keeps_dumped_objects = False
-                self._keep_objects_of(commits, "commits on no branch")
+                self._keep_newly_retained(commits, "there are new commits on no branch")
                 self.newly_retained.add(self.newly_retained.branches, commits)
             self._keeps_dumped_objects = True
         self._dump_due_at = started + max(DUMP_INTERVAL_S, DUMP_PAUSE_FACTOR * (boottime_s() - started))
@@ -249,7 +249,7 @@ class HeadWatch:
         """End the round if only a re-verification can determine what is live."""
         try:
             yield
-        except TooMuchChanged as error:
+        except TooManyChanges as error:
             self.moved = True
             self._stop(str(error))
 
@@ -260,7 +260,7 @@ class HeadWatch:
 
     def _list_heads(self) -> None:
         """List the heads, and keep the objects of newly retained commits, in ranges that were not read before. Raises
-        `TooMuchChanged` if rules or holds have changed, or if there is too much to read."""
+        `TooManyChanges` if rules or holds have changed, or if there is too much to read."""
         branches = self.lakefs.branches(self.repository)
         if self.newly_retained is None:
             return
@@ -268,10 +268,12 @@ class HeadWatch:
         if not (changed := changed_branches(self.newly_retained.branches, branches)):
             return
         commits = self.newly_retained.commits(branches)
-        self._keep_objects_of(commits, branches_in_words(changed))
+        self._keep_newly_retained(commits, changes_in_words(changed))
         self.newly_retained.add(branches, commits)
 
-    def _keep_objects_of(self, commits: set[str], what: str) -> None:
+    def _keep_newly_retained(self, commits: set[str], cause: str) -> None:
+        """Keep the objects of these newly retained commits, in ranges that were not read before. `cause` is a clause
+        for messages. Raises `TooManyChanges` if there is too much to read."""
         if not commits or self.newly_retained is None:
             return
         self.permit.pause()
@@ -281,12 +283,13 @@ class HeadWatch:
         )
         self._entries += sum(int(ref["entries"]) for ref in refs)
         if self._entries > MAX_ENTRIES:
-            raise TooMuchChanged(
-                f"because of {what}, {self._entries:,} new entries must be read, more than is possible while deleting"
+            raise TooManyChanges(
+                f"{cause}: {self._entries:,} new entries would have to be read, but at most {MAX_ENTRIES:,} can be "
+                "read while deleting"
             )
         if refs:
             self._exclude(self._addresses(refs))
-            self.log_message(f"objects of {what} are kept")
+            self.log_message(f"{cause}: newly retained objects are kept")
         self.ranges = pa.concat_arrays([self.ranges, pa.array([ref["range_id"] for ref in refs], pa.string())])
 
     def _unread_ranges(self, metaranges: Sequence[str]) -> list[Ref]:

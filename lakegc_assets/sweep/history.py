@@ -11,8 +11,8 @@ from lakegc_assets.formatting import plural
 from lakegc_assets.progress import LogMessage
 from lakegc_assets.sweep.quarantine import Quarantine, read_quarantine
 from lakegc_assets.sweep.report import Report, read_report, read_report_if_intact
-from spark_resources.errors import DamagedData, UnknownFormat
-from spark_resources.mark_store.history import FinishedSweep, History, read_history, write_history
+from spark_resources.errors import DamagedData, UnknownFormat, full_stop
+from spark_resources.mark_store.history import HISTORY_KEY, FinishedSweep, History, read_history, write_history
 from spark_resources.mark_store.mark import finished_marks, folder_ids
 from spark_resources.mark_store.record import MarkRecord
 from spark_resources.model import MarkState, Outcome
@@ -49,7 +49,10 @@ def _update(place: Place, change: Callable[[History], History], log_warning: Log
         write_history(place, history)
         return history
     except Exception as error:  # the history must not make a successful run fail
-        log_warning(f"The history of {place.namespace.uri}, which lakegc status shows, was not updated: {error}")
+        log_warning(
+            f"Could not update {place.namespace.uri}/{HISTORY_KEY}, the history that 'lakegc status' shows: "
+            f"{full_stop(error)} If the history remains incomplete, delete this file: the next mark rebuilds it."
+        )
         return None
 
 

@@ -29,7 +29,7 @@ from spark_resources.mark_store.holds import read_holds_of_any_version
 MAX_COMMITS = 2_000  # newly retained commits per listing; reading their metaranges takes seconds
 
 
-class TooMuchChanged(LakegcError):
+class TooManyChanges(LakegcError):
     """Raised when only a re-verification can find out what is live now."""
 
 
@@ -54,20 +54,20 @@ class NewlyRetained:
         return cls(run, set(retained), dict(run.decided.commits), run.decided.branches)
 
     def refuse_changes(self) -> None:
-        """Raise `TooMuchChanged` if the rules or holds have changed since the re-verification, or if a hold covers a
+        """Raise `TooManyChanges` if the rules or holds have changed since the re-verification, or if a hold covers a
         new tag."""
         run, decided = self.run, self.run.decided
         assert decided is not None
         repository, record = run.partition.repository, run.mark.record
         if run.lakefs.rules(repository) != record.rules:
-            raise TooMuchChanged(f"the retention rules of {repository} were changed")
+            raise TooManyChanges(f"the retention rules of {repository} were changed")
         if read_holds_of_any_version(run.place, run.target.configured_holds).sha256 != record.holds["sha256"]:
-            raise TooMuchChanged(f"the holds of {repository} were changed")
+            raise TooManyChanges(f"the holds of {repository} were changed")
         if tagged_commits(decided.holds, tags_for_holds(run, decided.holds) - decided.tags):
-            raise TooMuchChanged(f"a new tag of {repository} is covered by a hold")
+            raise TooManyChanges(f"a new tag of {repository} is covered by a hold")
 
     def commits(self, branches: Mapping[str, str]) -> set[str]:
-        """The commits that these branches newly retain. Raises `TooMuchChanged` if there are too many."""
+        """The commits that these branches newly retain. Raises `TooManyChanges` if there are too many."""
         if not (changed := changed_branches(self.branches, branches)):
             return set()
         heads = {branches[branch] for branch in changed if branch in branches}
@@ -75,22 +75,24 @@ class NewlyRetained:
         newly_retained = heads | self._new_commits
         if not self._only_moved_forward(changed, branches):
             newly_retained |= self._retained_by(branches)
-        return self._checked(newly_retained - self.retained, branches_in_words(changed))
+        return self._checked(newly_retained - self.retained, changes_in_words(changed))
 
     def commits_of(self, dumped: Graph) -> set[str]:
         """The commits that are newly retained according to a dump of all commits and the branches last recorded.
-        Adds the new commits of the dump to the graph. Raises `TooMuchChanged` if too many are newly retained."""
+        Adds the new commits of the dump to the graph. Raises `TooManyChanges` if too many are newly retained."""
         new = dumped.keys() - self.graph.keys()
         self.graph |= {commit_id: dumped[commit_id] for commit_id in new}
         self._new_commits |= new
         if self._new_commits <= self._decided:
             return set()
-        return self._checked((self._new_commits | self._retained_by(self.branches)) - self.retained, "new commits")
+        return self._checked(
+            (self._new_commits | self._retained_by(self.branches)) - self.retained, "there are new commits"
+        )
 
-    def _checked(self, commits: set[str], what: str) -> set[str]:
+    def _checked(self, commits: set[str], cause: str) -> set[str]:
         if len(commits) > MAX_COMMITS:
-            raise TooMuchChanged(
-                f"because of {what}, {len(commits):,} more commits are retained, too many to read while deleting"
+            raise TooManyChanges(
+                f"{cause}: {len(commits):,} more commits are retained, too many to read while deleting"
             )
         return commits
 
@@ -107,9 +109,9 @@ class NewlyRetained:
         for commit in unknown_ancestors(run.lakefs, run.partition.repository, self.graph, heads):
             graph[commit.id] = commit
             if len(graph) > MAX_COMMITS:
-                raise TooMuchChanged(
-                    f"because of {branches_in_words(changed)}, more than {MAX_COMMITS} new commits must be read, "
-                    "more than is possible while deleting"
+                raise TooManyChanges(
+                    f"{changes_in_words(changed)}: there are more than {MAX_COMMITS:,} new commits, too many to read "
+                    "while deleting"
                 )
         self.graph |= graph
         self._new_commits |= graph.keys()
@@ -146,6 +148,7 @@ def changed_branches(before: Mapping[str, str], after: Mapping[str, str]) -> lis
     return sorted({branch for branch, _ in before.items() ^ after.items()})
 
 
-def branches_in_words(branches: Sequence[str]) -> str:
+def changes_in_words(branches: Sequence[str]) -> str:
+    """That these branches changed, as a clause for messages."""
     names = ", ".join(f"'{branch}'" for branch in branches[:3]) + (" …" if len(branches) > 3 else "")
-    return f"changed {'branch' if len(branches) == 1 else 'branches'} {names}"
+    return f"{'branch' if len(branches) == 1 else 'branches'} {names} changed"

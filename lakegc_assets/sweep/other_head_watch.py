@@ -29,7 +29,7 @@ from lakegc_assets.mark.other_repositories import (
     unreleased,
 )
 from lakegc_assets.rules.brakes import unread_repositories_in
-from lakegc_assets.sweep.newly_retained import TooMuchChanged
+from lakegc_assets.sweep.newly_retained import TooManyChanges
 from spark_resources import sstable
 from spark_resources.errors import Unavailable, full_stop
 from spark_resources.lakefs.ranges import prefetched_tables
@@ -98,7 +98,7 @@ class OtherHeads:
         """Check the repositories whose turn it is: pass to `keep` the keys in this namespace that their new tables
         contain.
 
-        Raises `TooMuchChanged` before anything is kept if a repository has too many new tables or entries. Raises
+        Raises `TooManyChanges` before anything is kept if a repository has too many new tables or entries. Raises
         `Unavailable` if a repository can't be read and isn't released, after the keys from the others were kept. In
         both cases the next call checks the same repositories again.
         """
@@ -162,7 +162,7 @@ class OtherHeads:
             ]
             try:
                 self._read_tables(repository, new, keys_by_table, unread)
-            except TooMuchChanged as error:
+            except TooManyChanges as error:
                 if repository not in unread_before:  # otherwise, the re-verification didn't read its tables
                     raise
                 unread.setdefault(repository, str(error))
@@ -174,7 +174,7 @@ class OtherHeads:
         """Add the keys in each table to `keys_by_table`. A damaged table doesn't hide what the others contain."""
         place, namespace, entries, size = self._places[repository], self.run.place.namespace, 0, 0
         if len(ids) > MAX_TABLES:
-            raise TooMuchChanged(
+            raise TooManyChanges(
                 f"repository {repository} has {len(ids):,} new tables, too many to read while deleting"
             )
         with recording_unread(repository, unread):
@@ -183,7 +183,7 @@ class OtherHeads:
                     size += len(data)
                     entries += sstable.read_properties(data, name=table_id).count
                     if entries > MAX_ENTRIES:
-                        raise TooMuchChanged(
+                        raise TooManyChanges(
                             f"the new tables of repository {repository} have more than {MAX_ENTRIES:,} entries, too "
                             "many to read while deleting"
                         )

@@ -115,7 +115,7 @@ def backup_in_force(required: str, approval: Approval | None) -> str:
 def open_swept(marks: MarksResource, partition_key: str, options: SweepOptions, log_message: LogMessage) -> SweepRun:
     """Open a mark whose objects a sweep quarantined, to restore or purge them. Takes the lease.
 
-    Raises `WrongUsage` if no sweep of it was started, `Retired` if it was retired.
+    Raises `WrongUsage` if its sweep was never started, `Retired` if it was retired.
     """
     partition, target = partition_and_target(marks, partition_key)
     foreign = None

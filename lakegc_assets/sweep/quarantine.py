@@ -23,12 +23,14 @@ class Quarantine:
     purged: int = 0
 
     @classmethod
-    def of(cls, report: Report, later: Mapping[str, int]) -> Quarantine:
-        """Count from a sweep's report and the latest outcomes of undo and purge (`later`).
+    def of(cls, report: Report, later_outcomes: Mapping[str, int]) -> Quarantine:
+        """Count from a sweep's report and the latest outcomes of undo and purge (`later_outcomes`).
 
         A report that was written again after an undo or purge includes their outcomes."""
         kinds = (Outcome.QUARANTINED, Outcome.RESTORED, Outcome.PURGED)
-        restored, purged = (max(later.get(kind.value, 0), report.objects.get(kind.value, 0)) for kind in kinds[1:])
+        restored, purged = (
+            max(later_outcomes.get(kind.value, 0), report.objects.get(kind.value, 0)) for kind in kinds[1:]
+        )
         return cls(sum(report.objects.get(kind.value, 0) for kind in kinds), restored, purged)
 
     @property
@@ -69,7 +71,7 @@ def read_quarantine(place: Place, report: Report) -> Quarantine:
     """The counts of a sweep's quarantined objects. Raises `DamagedData` for a file that can't be read."""
     key = quarantine_key(report.mark_id)
     try:
-        later = QuarantineCounts.from_json(place.records().read(key), f"{place.store().where}/{key}")
+        later_outcomes = QuarantineCounts.from_json(place.records().read(key), f"{place.store().where}/{key}")
     except NotFound:
         return Quarantine.of(report, {})
-    return Quarantine.of(report, later.objects)
+    return Quarantine.of(report, later_outcomes.objects)

@@ -30,11 +30,11 @@ def run_rounds(run: SweepRun, approved: Input) -> Tally:
     `approved` are rows of APPROVED. Raises if a round makes no progress, and `Forbidden` if the store refuses the first
     delete because of missing permissions.
     """
-    tally, since, rounds_without_progress, first_delete_done = Tally(), run.next_number(), 0, False
+    tally, since_round, rounds_without_progress, first_delete_done = Tally(), run.next_number(), 0, False
     action = Action.QUARANTINE if run.limits.quarantine else Action.DELETE
     while True:
         with Persisted() as persist:
-            pending = pending_objects(run, approved, since, persist)
+            pending = pending_objects(run, approved, since_round, persist)
             if not pending.count:
                 return tally
             verification = reverify(run, pending)

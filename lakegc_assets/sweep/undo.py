@@ -55,11 +55,11 @@ STRAY_COPIES = "stray copies freed"
 def undo(run: SweepRun) -> Tally:
     """Restore every quarantined object to its original key, byte for byte, without overwriting anything."""
     withdraw_reference_summary(run.place, run.mark.record.mark_id)
-    tally, since = Tally(), run.next_number()
+    tally, since_round = Tally(), run.next_number()
     with run.persist, errors_from_executors():
         while True:
             with Persisted() as persist:
-                quarantined = quarantined_objects(run, since, persist)
+                quarantined = quarantined_objects(run, since_round, persist)
                 if not quarantined.count:
                     write_quarantine_counts(run)
                     return tally
@@ -90,10 +90,10 @@ def purge(run: SweepRun) -> Tally:
 
 def purge_objects(run: SweepRun, objects_since: ObjectsSince, receipts: Receipts) -> Tally:
     """Purge objects (PENDING), round by round, each under a re-verification, until none remain."""
-    tally, since, rounds_without_progress = Tally(), run.next_number(), 0
+    tally, since_round, rounds_without_progress = Tally(), run.next_number(), 0
     while True:
         with Persisted() as persist:
-            objects = objects_since(run, since, persist)
+            objects = objects_since(run, since_round, persist)
             if not objects.count:
                 return tally
             verification = reverify(run, objects)
@@ -113,7 +113,7 @@ def purge_objects(run: SweepRun, objects_since: ObjectsSince, receipts: Receipts
                 tally.add(done)
 
 
-def stray_copies(run: SweepRun, since: int, persist: Persisted) -> Grouped:
+def stray_copies(run: SweepRun, since_round: int, persist: Persisted) -> Grouped:
     """The approved objects (PENDING) with a stray copy in quarantine: a sweep was interrupted between copy and delete,
     and later kept the original.
 
@@ -124,7 +124,7 @@ def stray_copies(run: SweepRun, since: int, persist: Persisted) -> Grouped:
     def stray(rows: GroupedRows) -> pa.Table:
         in_place = sweep_outcomes.left_in_place(rows[OBJECTS], rows[SWEEP_RECEIPTS], rows[INTENDED])
         in_place = in_place.slice(0, 0) if may_retry else in_place
-        return sweep_outcomes.pending(in_place, rows[FREED], rows[UNDONE], since=since)
+        return sweep_outcomes.pending(in_place, rows[FREED], rows[UNDONE], since_round=since_round)
 
     inputs = [
         run.approved(), run.outcomes(SWEEP_RECEIPTS), run.intents(INTENDED), run.outcomes(FREED, run.freed),
@@ -145,13 +145,13 @@ def with_copies(run: SweepRun, objects: Grouped) -> Grouped:
     return Grouped(Tasks.of(run.spark, rows), len(rows), objects.report)
 
 
-def purgeable_objects(run: SweepRun, since: int, persist: Persisted) -> Grouped:
+def purgeable_objects(run: SweepRun, since_round: int, persist: Persisted) -> Grouped:
     """The objects in quarantine (PENDING); if records are signed, only those that the sweep's report lists, because
     receipts, which tasks write, aren't signed.
 
     Raises `Refused` if records are signed but the sweep has no report yet.
     """
-    objects = quarantined_objects(run, since, persist)
+    objects = quarantined_objects(run, since_round, persist)
     if run.place.seal is None:
         return objects
     report = read_report(run.place, run.mark.record.mark_id)
@@ -183,13 +183,13 @@ def record_restore_begun(run: SweepRun) -> None:
     run.store.write(f"{run.undone.folder}{BEGUN_NAME}", record_bytes({"format": BEGUN_FORMAT}))
 
 
-def quarantined_objects(run: SweepRun, since: int, persist: Persisted) -> Grouped:
-    """The approved objects in quarantine according to receipts (PENDING), including those that failed in earlier
-    runs."""
+def quarantined_objects(run: SweepRun, since_round: int, persist: Persisted) -> Grouped:
+    """The approved objects (PENDING) that are in quarantine according to receipts, including those that failed in
+    earlier runs."""
 
     def pending(rows: GroupedRows) -> pa.Table:
         quarantined = sweep_outcomes.quarantined(rows[OBJECTS], rows[SWEEP_RECEIPTS])
-        return sweep_outcomes.pending(quarantined, rows[UNDONE], rows[INTENDED], since=since)
+        return sweep_outcomes.pending(quarantined, rows[UNDONE], rows[INTENDED], since_round=since_round)
 
     inputs = [
         run.approved(), run.outcomes(SWEEP_RECEIPTS), run.outcomes(UNDONE, run.undone),

@@ -274,12 +274,14 @@ class ReverificationTooOld(Refused):
 def store_clock(store: Store, clock: Callable[[], float]) -> Callable[[], datetime]:
     """The store's clock, advanced by this machine's clock for up to REREAD_INTERVAL_S between two reads.
 
-    It is never behind, unless the machine's clock stopped between two reads, as it may while a machine is suspended.
+    It never runs behind the store's clock, unless the machine's clock stopped between two reads, as it may while a
+    machine is suspended.
     If the store's clock is set back, this one isn't: what has expired stays expired.
     """
 
     def read() -> tuple[float, datetime]:
-        return clock(), store.now() + store.capabilities.time_resolution  # in this order: the response takes time
+        # clock() first: the response time then makes the result later, never earlier
+        return clock(), store.now() + store.capabilities.time_resolution
 
     lock, last = threading.Lock(), [read()]
 

@@ -470,8 +470,9 @@ def display_paths(paths: pa.Array) -> pa.Array:
         return pa.array([path.decode(errors="backslashreplace") for path in paths.to_pylist()], pa.string())
 
 
-def ranges_by_size(place: Place, dataset: Dataset, wanted: pa.Array) -> tuple[set[int], set[int]]:
-    """The numbers of all ranges with known entry sizes (rows of RANGE_SIZES), and of those with a wanted size.
+def ranges_with_sizes(place: Place, dataset: Dataset, wanted: pa.Array) -> tuple[set[int], set[int]]:
+    """The range numbers (`range_number`) of all ranges with known entry sizes (rows of RANGE_SIZES), and of those with
+    a wanted size.
 
     A few million numbers take less than a second in this process; Spark would take longer to distribute them.
     """

@@ -93,13 +93,13 @@ class LakeFSSettings:
     def of(cls, settings: Settings) -> tuple[LakeFSSettings, ...]:
         """The settings of each server. Raises `WrongUsage`, with advice, if one of them is missing."""
         if not settings.servers:
-            return (_of_single_server(settings),)
-        found = tuple(_of_server(settings, server, name) for name, server in settings.servers.items())
+            return (_single_server_settings(settings),)
+        found = tuple(_named_server_settings(settings, server, name) for name, server in settings.servers.items())
         # names of repositories don't include the server if there is only one
         return found if len(found) > 1 else (replace(found[0], server=""),)
 
 
-def _of_single_server(settings: Settings) -> LakeFSSettings:
+def _single_server_settings(settings: Settings) -> LakeFSSettings:
     if settings.endpoint_url is None:
         raise WrongUsage(
             "no lakeFS server is configured: set LAKEGC_ENDPOINT_URL, for example to http://localhost:8000, "
@@ -113,7 +113,7 @@ def _of_single_server(settings: Settings) -> LakeFSSettings:
     return _complete(settings, settings)
 
 
-def _of_server(settings: Settings, server: ServerSettings, name: str) -> LakeFSSettings:
+def _named_server_settings(settings: Settings, server: ServerSettings, name: str) -> LakeFSSettings:
     if missing := _missing_credential(server):
         section = f", or access_key_id in [servers.{name}]" if missing == "access_key_id" else ""
         raise WrongUsage(

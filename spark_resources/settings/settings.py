@@ -275,7 +275,7 @@ class Settings(BaseSettings):
     """Age of a repository's newest mark beyond which the check `marks_are_recent` warns. Default: when two times of
     `mark_cron` have passed without a mark."""
     sweep_max_age: Duration = timedelta(days=30)
-    """Age of a repository's newest sweep beyond which the check `sweeps_are_recent` warns, if objects are expired."""
+    """Age of a repository's last sweep beyond which the check `sweeps_are_recent` warns, if objects are expired."""
     retire_after: Days | None = None
     """Time since a mark, its approval, sweep or purge ended, after which the schedule
     [retires](operations.md#retirement) it, at least 1d. Default: never."""

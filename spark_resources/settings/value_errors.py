@@ -34,7 +34,7 @@ _EXPECTED = {
     "auto_approve_max_share": "a fraction from 0 to 1, such as 0.01",
     "auto_approve_min_age": "a duration such as 30d",
     "auto_approve_wait": "a duration such as 24h, at most 365d",
-    "backup_to": "a bucket, container or folder as a URI without a user name, password or query, or a folder's path",
+    "backup_to": "the URI of a bucket, container or folder (no user name, password or query), or a folder path",
     "price_per_gb_month": "a number, 0 or more, such as 0.023",
     "brake_age": "a duration such as 7d or 36h",
     "verification_age": "a duration such as 30m",

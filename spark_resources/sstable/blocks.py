@@ -90,14 +90,14 @@ def open_table(data: bytes) -> Table:
     Raises `InvalidTable` if its footer, metaindex or properties are invalid, and `OutOfOrder` if its blocks
     are not in the order in which lakeFS writes them.
     """
-    table = open_in_any_order(data)
+    table = open_unordered_table(data)
     _check_contiguous([table.index, *table.last_blocks])
     if table.last_blocks[-1].end != len(data) - FOOTER_LENGTH:
         raise OutOfOrder("its blocks aren't contiguous up to the footer")
     return replace(table, any_order=False)
 
 
-def open_in_any_order(data: bytes) -> Table:
+def open_unordered_table(data: bytes) -> Table:
     """Like `open_table`, for a table with blocks in any order.
 
     In such a table, only the hash of its content verifies that no block is missing.

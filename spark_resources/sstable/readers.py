@@ -11,7 +11,7 @@ import pyarrow as pa
 from spark_resources.errors import WrongUsage
 from spark_resources.model import Commit
 from spark_resources.sstable import values
-from spark_resources.sstable.blocks import OutOfOrder, Table, open_in_any_order, open_table, records
+from spark_resources.sstable.blocks import OutOfOrder, Table, open_table, open_unordered_table, records
 from spark_resources.sstable.content_ids import content_id, record_content
 from spark_resources.sstable.decoders import READABLE, Decoder, default_decoder
 from spark_resources.sstable.records import ENTRY_SCHEMA, Branch, Entry, RangeRef, Record, TableProperties, Tag
@@ -26,7 +26,7 @@ _cached_range_ref = lru_cache(maxsize=1 << 14)(values.range_ref)
 def read_properties(data: bytes, *, name: str) -> TableProperties:
     """The properties of the table `name`. Reads only the footer and the properties, so no records are verified."""
     with errors_for_table(name):
-        return open_in_any_order(data).properties
+        return open_unordered_table(data).properties
 
 
 def read_entries(
@@ -116,7 +116,7 @@ def table_id(data: bytes, *, name: str, decoder: Decoder | None = None) -> str:
         try:
             return _id_of(open_table(data), decoder or default_decoder(len(data)))
         except OutOfOrder:
-            return _id_of(open_in_any_order(data), READABLE)
+            return _id_of(open_unordered_table(data), READABLE)
 
 
 def verify_table(data: bytes, *, name: str, decoder: Decoder | None = None) -> None:
@@ -151,7 +151,7 @@ def _read(data: bytes, name: str, read: Callable[[Table, Decoder], _T], decoder:
         try:
             return read(open_table(data), decoder or default_decoder(len(data)))
         except OutOfOrder as error:
-            table = open_in_any_order(data)
+            table = open_unordered_table(data)
             if _id_of(table, READABLE) != name:
                 raise error from None
             return read(table, READABLE)

@@ -22,7 +22,7 @@ from spark_resources.stores.base import AlreadyExists, Store, StoredObject
 from spark_resources.stores.retry import RetryPolicy, delete_own_files
 
 PIECE = 1024 * 1024  # bytes read at a time
-PART = 8 * 1024 * 1024  # bytes sent in one request, and held in memory by one copy
+PART_SIZE = 8 * 1024 * 1024  # bytes sent in one request, and held in memory by one copy
 HEADERS = ("Content-Type", "Content-Encoding", "Content-Disposition", "Content-Language", "Cache-Control")
 """The headers that stores keep with an object and return to its readers, by their HTTP names."""
 
@@ -80,7 +80,7 @@ class Streams(Protocol):
         ...
 
     def put(self, key: str, pieces: Iterable[bytes], properties: ObjectProperties) -> WrittenObject:
-        """Write an object, or raise `AlreadyExists` if the key exists. Holds about PART bytes in memory.
+        """Write an object, or raise `AlreadyExists` if the key exists. Holds about PART_SIZE bytes in memory.
 
         Headers and metadata are stored if the store supports them.
         """

@@ -182,9 +182,9 @@ def test_the_age_brake_measures_how_old_the_mark_would_be_when_the_approval_expi
 @pytest.mark.parametrize(
     ("released", "word"),
     [
-        ({"share": ""}, "reason for releasing share"),
-        ({"share": " \n"}, "reason for releasing share"),
-        ({"share": "!"}, "reason for releasing share"),
+        ({"share": ""}, "reason for releasing 'share'"),
+        ({"share": " \n"}, "reason for releasing 'share'"),
+        ({"share": "!"}, "reason for releasing 'share'"),
         ({"shares": "so"}, "no brake 'shares'"),
         ({"share": "\x1b[31m so"}, "unprintable characters"),
     ],

@@ -94,14 +94,14 @@ def test_a_mark_is_announced_first_and_approved_when_the_waiting_time_has_passed
 
 
 UNUSUAL: Mapping[str, dict[str, Any]] = {
-    "1.1 % of all objects are expired (11 of 1,000)": {"rows": [*OLD, expired("data/s/x", path="x")]},
-    "2.001 % of all bytes": {"rows": [*OLD[:9], expired("data/s/x", 20_000, path="x")]},
+    "1.1% of all objects are expired (11 of 1,000)": {"rows": [*OLD, expired("data/s/x", path="x")]},
+    "2.001% of all bytes": {"rows": [*OLD[:9], expired("data/s/x", 20_000, path="x")]},
     "youngest expired object was stored 2026-11-01": {"rows": [*OLD[:9], expired("data/s/x", old=20, path="x")]},
     "1 reason did not occur in the previous mark, m0: no commit": {"rows": [*OLD[:9], NEW_REASON]},
     "no object is expired": {"rows": []},
     "without reading them: pond": {"elsewhere": {"trusted": ["pond"], "unread": {}}},
     "without reading them: puddle": {"facts": {**FACTS, "elsewhere": {"trusted": ["puddle"], "unread": {}}}},
-    "the brake others/pond has tripped": {"elsewhere": {"trusted": [], "unread": {"pond": "forbidden"}}},
+    "the brake 'others/pond' has tripped": {"elsewhere": {"trusted": [], "unread": {"pond": "forbidden"}}},
     "doesn't record which other repositories it trusted": {"elsewhere": None},
     "first mark": {"previous": None},
     "1 mark can't be read: m-1": {"previous": {"mark_id": "m0", "counts": BEFORE, "unreadable": ["m-1"]}},
@@ -132,8 +132,8 @@ def test_the_current_settings_decide_whether_a_mark_is_announced(fleet: Fleet) -
         "neither sweep_quarantine nor backup_to": {"sweep_quarantine": "false"},
         "nobody could revoke": {"auto_approve_wait": "0"},
         "would trust other repositories without reading them: scratch-*": {"trusted_repositories": "scratch-*"},
-        "the brake share has tripped": {"brake_share": "0.001"},
-        "the brake age has tripped": {"auto_approve_wait": "8d"},
+        "the brake 'share' has tripped": {"brake_share": "0.001"},
+        "the brake 'age' has tripped": {"auto_approve_wait": "8d"},
     }.items():
         fleet.options = usual | options
         assert words in fleet.tick().sentence
@@ -170,7 +170,7 @@ def test_a_mark_that_no_longer_qualifies_when_it_is_due_is_not_approved(fleet: F
     """Only the brake for the mark's age trips, because days have passed."""
     announced(fleet).wait(8 * DAY)
 
-    assert "the brake age has tripped" in fleet.tick().sentence
+    assert "the brake 'age' has tripped" in fleet.tick().sentence
     fleet.assert_not_approved()
 
 

@@ -80,7 +80,7 @@ def test_a_refused_approval_does_not_prompt_and_prints_the_command_that_would_su
     options = ("--release", "live", "--because", "all is old", "--by", "Ada L")
     outcome = approve(lakegc, lake, *options)
 
-    outcome.stopped(3, "share: 60.0 % of all objects")
+    outcome.stopped(3, "share: 60.0% of all objects")
     releases = "--release share --because WHY --release live --because 'all is old'"
     assert f"lakegc approve {lake.name} m1 --by 'Ada L' {releases}" in outcome.err
 
@@ -93,7 +93,7 @@ def test_a_refusal_names_every_tripped_brake_and_every_unnecessary_release(lakeg
         lakegc, lake, "--release", "age", "--because", "so", "--release", "jump", "--because", "so"
     )
 
-    outcome.stopped(2, "age, jump have not tripped", "share: 60.0 %", "live: nothing", "--release share --because WHY")
+    outcome.stopped(2, "age, jump have not tripped", "share: 60.0%", "live: nothing", "--release share --because WHY")
     again = outcome.err.strip().rpartition("\n")[2]
     assert "--release age" not in again
     assert lake.approval() is None
@@ -107,7 +107,7 @@ def test_a_printed_command_releases_no_brake_until_its_placeholder_is_replaced_b
 
     outcome = approve_by_script(lakegc, lake, "--release", "share", "--because", "WHY")
 
-    outcome.stopped(2, "replace WHY with your reason for releasing the brake share")
+    outcome.stopped(2, "replace WHY with your reason for releasing the brake 'share'")
     assert lake.approval() is None
 
 
@@ -174,7 +174,7 @@ def test_a_script_has_to_pass_yes_and_the_digest_of_the_reviewed_set(lakegc: Lak
         (("--release", "share"), "1 time and --because 0 times"),
         (("--because", "so"), "0 times and --because 1 time"),
         (("--release", "shares", "--because", "so"), "no brake 'shares'"),
-        (("--release", "share", "--because", " "), "reason for releasing share"),
+        (("--release", "share", "--because", " "), "reason for releasing 'share'"),
         (("--release", "share", "--because", "a", "--release", "share", "--because", "b"), "twice"),
         (("--release", "jump", "--because", "so"), "has not tripped"),
         (("--by", " "), "name after --by"),
@@ -198,7 +198,7 @@ def test_each_release_is_paired_with_its_reason(lakegc: Lakegc, lake: Lake) -> N
     """If no brake is released, the error names the tripped ones."""
     lake.add_mark(counts={**COUNTS, "expired": 60_000, "live": 0})
 
-    approve_by_script(lakegc, lake).stopped(3, "share: 60.0 % of all objects", "live: nothing")
+    approve_by_script(lakegc, lake).stopped(3, "share: 60.0% of all objects", "live: nothing")
     options = ("--release", "share", "--because", "first sweep", "--release", "live", "--because", "it was emptied")
     assert approve_by_script(lakegc, lake, *options).code == 0
     approval = lake.approval()

@@ -190,7 +190,7 @@ def test_an_approval_that_is_not_dated_after_a_foreign_marks_newest_file_is_refu
 def test_brakes_apply_to_foreign_marks(lake: Lake) -> None:
     """Brakes measure what the store lists now, and compare it with lakegc's last mark."""
     write_foreign_mark(lake, "unified", STORED[:3])
-    assert_refused(lake, StoppedByBrakes, "share", "60.0 % of all objects")
+    assert_refused(lake, StoppedByBrakes, "share", "60.0% of all objects")
     approval = lake.approve("t1", released={"share": "it was meant"}, **later(lake))
     assert approval.released == {"share": "it was meant"}
 

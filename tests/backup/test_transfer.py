@@ -24,7 +24,7 @@ from tests.support.store_providers import Provider
 HEADERS = {"Content-Type": "text/x-lake", "Cache-Control": "max-age=7"}
 METADATA = {"owner": "ada", "run_7": "a b"}
 KEEPS_CONDITIONS = {"seaweedfs": True, "azure": True, "local": True, "moto": False, "gcs": False}
-PART = 5 * 1024 * 1024
+PART_SIZE = 5 * 1024 * 1024
 
 
 def properties_for_data(store: Store, data: bytes) -> ObjectProperties:
@@ -38,10 +38,10 @@ def two_stores(provider: Provider) -> tuple[Store, Store]:
 def in_parts(store: Store) -> Streams:
     """Streams that split a few MB into several parts."""
     whole = store.streams
-    return whole if isinstance(whole, LocalStreams) else type(whole)(store, part=PART)  # type: ignore[call-arg]
+    return whole if isinstance(whole, LocalStreams) else type(whole)(store, part_size=PART_SIZE)  # type: ignore[call-arg]
 
 
-@pytest.mark.parametrize("size", [0, 5, 2 * PART + 7])
+@pytest.mark.parametrize("size", [0, 5, 2 * PART_SIZE + 7])
 def test_objects_written_in_pieces_are_read_back_with_the_same_bytes_and_metadata(
     provider: Provider, size: int
 ) -> None:
@@ -62,7 +62,7 @@ def test_objects_written_in_pieces_are_read_back_with_the_same_bytes_and_metadat
         assert properties.metadata == METADATA
 
 
-@pytest.mark.parametrize("size", [5, PART + 7])
+@pytest.mark.parametrize("size", [5, PART_SIZE + 7])
 def test_puts_and_copies_never_replace_an_object(provider: Provider, size: int) -> None:
     """Copies are tested only on stores that respect conditions of copies."""
     source, target = two_stores(provider)
@@ -79,7 +79,7 @@ def test_puts_and_copies_never_replace_an_object(provider: Provider, size: int) 
         assert target.read("there") == b"first"
 
 
-@pytest.mark.parametrize("size", [5, PART + 7])
+@pytest.mark.parametrize("size", [5, PART_SIZE + 7])
 def test_an_object_that_replaced_the_written_one_is_not_removed(provider: Provider, size: int) -> None:
     """Removal requires the tag of the written object; removing a missing object does nothing."""
     store = provider.open(provider.uri())
@@ -147,8 +147,8 @@ def test_an_object_too_large_for_one_request_is_copied_in_parts_with_its_metadat
     """A multipart copy doesn't replace an existing object either."""
     moto_server.make_bucket("large")
     stores = [open_store(Namespace.parse(f"s3://large/{name}"), moto_server.settings()) for name in ("from", "to")]
-    source, target = (S3Streams(store, max_copy_bytes=PART) for store in stores)  # type: ignore[arg-type]
-    data = b"ab" * PART
+    source, target = (S3Streams(store, max_copy_bytes=PART_SIZE) for store in stores)  # type: ignore[arg-type]
+    data = b"ab" * PART_SIZE
     source.put("a", [data], properties_for_data(stores[0], data))
     target.copy(source, stores[0].stat("a"), "b")
 

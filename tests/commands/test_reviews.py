@@ -129,7 +129,7 @@ def test_the_expired_share_is_computed_from_all_listed_objects_and_bytes(
 
     assert (document["candidates"], document["candidate_bytes"]) == (FACTS["candidates"], FACTS["candidate_bytes"])
     assert (document["share_of_objects"], document["share_of_bytes"]) == (0.006, 0.631)
-    for words in ("6 of 1,000 objects (0.6 %) are expired", "616.2 KiB of 976.6 KiB (63.1 %)"):
+    for words in ("6 of 1,000 objects (0.6%) are expired", "616.2 KiB of 976.6 KiB (63.1%)"):
         assert words in output
 
 
@@ -306,10 +306,10 @@ def test_listed_times_keep_their_microseconds_and_time_zone(micro: int) -> None:
 
 
 @pytest.mark.parametrize("begin", ["=", "+", "-", "@", "\t", "\r"])
-def test_csv_quotes_cells_that_a_spreadsheet_would_execute(
+def test_csv_cells_that_look_like_formulas_are_escaped(
     lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place, begin: str
 ) -> None:
-    """Addresses and paths are quoted; the rest of the cell is unchanged."""
+    """Addresses and paths are escaped with an apostrophe; the rest of the cell is unchanged."""
     reviewable(place, tables([expired(f"{begin}1+1", path=f"{begin}cmd|' /C calc'!A0")]))
 
     text = lakegc.output(sandbox.settings, "review", name, "--list", "--format", "csv")

@@ -56,7 +56,7 @@ def test_a_repository_without_a_recent_mark_is_reported(lake: Lake, instance: dg
     [
         (0, False, ""),
         (2, False, "2 objects are expired, and the repository has never been swept"),
-        (2, True, "the newest sweep is"),
+        (2, True, "the last sweep was"),
     ],
 )
 def test_a_repository_with_expired_objects_is_reported_if_it_has_no_recent_sweep(

@@ -100,7 +100,7 @@ def test_a_failed_sweep_is_restarted_only_once_per_approval(watched: Watched) ->
 
     assert watched.tick() == []
     [advice] = watched.advice()
-    assert "is not started again: it was already started again once under this approval." in advice
+    assert "will not be restarted automatically: it was already restarted once under this approval." in advice
     assert f"To resume the sweep: lakegc sweep {watched.lake.name} m1." in advice
     watched.cursor = before
     assert watched.tick() == []

@@ -222,7 +222,7 @@ def test_the_expired_set_shows_how_many_objects_and_bytes_expire(ran: Run) -> No
     metadata = ran.materialized["expired_set"]
     expired_bytes, stored_bytes = metadata["expired_bytes"], metadata["stored_bytes"]
 
-    assert metadata["summary"].startswith("**2 of 4 objects (24 B of 55 B, 43.6 %) are expired.**")
+    assert metadata["summary"].startswith("**2 of 4 objects (24 B of 55 B, 43.6%) are expired.**")
     assert (metadata["expired"], metadata["expired_percent"]) == (2, 43.6)
     assert expired_bytes == len(b"first") + len(b"was never committed")
     assert metadata["kept_bytes"] == stored_bytes - expired_bytes == len(b"second version") + len(b"will be committed")

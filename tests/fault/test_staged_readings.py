@@ -93,9 +93,9 @@ def test_objects_that_only_one_reading_finds_staged_are_live(lake: Lake) -> None
 def test_objects_that_a_coarse_clock_may_date_too_early_are_kept(lake: Lake) -> None:
     """A listed time is rounded down by up to the store's resolution, so an object may be that much younger."""
     entries = [unstaged(lake, f"garbage{number}") for number in range(3)]
-    grain = lake.target.place.store().capabilities.time_resolution
-    assert grain > timedelta(milliseconds=1)
-    short_of = [grain, grain - timedelta(milliseconds=1), timedelta(0)]
+    time_resolution = lake.target.place.store().capabilities.time_resolution
+    assert time_resolution > timedelta(milliseconds=1)
+    short_of = [time_resolution, time_resolution - timedelta(milliseconds=1), timedelta(0)]
     dated: list[datetime] = []
 
     def date(_: object) -> None:

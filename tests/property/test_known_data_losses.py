@@ -397,10 +397,10 @@ def test_an_object_whose_time_in_whole_seconds_may_be_after_the_cutoff_is_kept()
         {"address": name, "size": 1, "modified": modified, "checksum": None, "slice": "data/s/"}
         for name, modified in times.items()
     ]
-    grain, nothing = Capabilities().time_resolution, ADDRESSES.empty_table()
+    time_resolution, nothing = Capabilities().time_resolution, ADDRESSES.empty_table()
     stored = {rule.STORED: pa.Table.from_pylist(rows, schema=STORED_OBJECTS)}
     live = dict.fromkeys((rule.COMMITTED, rule.MAYBE_GONE, rule.UNCOMMITTED), nothing)
-    status, counts = rule.reference_status(stored | live, cutoff, grain)
+    status, counts = rule.reference_status(stored | live, cutoff, time_resolution)
 
     old = status.filter(pc.equal(status["status"], rule.Status.UNREFERENCED.value))
     assert old["address"].to_pylist() == ["surely before"]

@@ -127,8 +127,9 @@ def test_without_rules_or_a_dump_the_objects_of_every_range_are_live(sandbox: Sa
     assert not live & mark.expired
 
 
-def test_a_range_replaced_by_a_metarange_stops_a_mark_without_a_dump(sandbox: Sandbox) -> None:
-    """The metarange is intact and valid, but isn't the table of that name. It must not hide a range that counts."""
+def test_without_a_dump_a_range_replaced_by_a_metarange_stops_the_mark(sandbox: Sandbox) -> None:
+    """The metarange is intact and valid, but isn't the table of that name. It must not hide a range with live
+    entries."""
     lake = sandbox.create("lake")
     with_garbage(lake)
     lake.put("main", "a", b"one")

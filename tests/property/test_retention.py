@@ -147,17 +147,17 @@ def test_a_verdict_names_the_walk_that_retains_its_commit_longest(history: Histo
 @given(histories())
 @patient
 def test_the_reasons_of_verdicts_agree_with_the_graph(history: History) -> None:
-    """Heads are called heads, other commits without children dangling, and all others are retained by a child or
-    expired behind one."""
+    """Heads are called heads, other commits without children dangling, and all others are retained or expired
+    by a child."""
     parents = {oracle.main_parent(commit) for commit in history.commits.values()}
     young = {True: Reason.DANGLING, False: Reason.EXPIRED_DANGLING}
-    behind = {True: Reason.CHILD_YOUNG, False: Reason.EXPIRED_BEHIND_CHILD}
+    by_child = {True: Reason.CHILD_YOUNG, False: Reason.CHILD_OLD}
 
     for name, verdict in history.verdicts().items():
         if name in history.heads.values():
             assert verdict.why is Reason.HEAD
         else:
-            assert verdict.why is (behind if name in parents else young)[verdict.retained]
+            assert verdict.why is (by_child if name in parents else young)[verdict.retained]
 
 
 @given(histories(), st.randoms(use_true_random=False))
@@ -269,7 +269,7 @@ def line(length: int, *, step: timedelta = timedelta(minutes=1)) -> list[Commit]
 
 
 def test_a_line_of_100_000_commits_gets_verdicts_to_its_root() -> None:
-    """The head and the commits behind a young child are retained."""
+    """The head and the commits before a young child are retained."""
     commits = line(100_000)
 
     verdicts = commit_verdicts(commits, {"main": commits[-1].id}, Rules(1), now=moment(NOW))
@@ -300,8 +300,8 @@ def test_a_parent_of_50_000_branches_is_retained_by_the_longest_rule() -> None:
 
     verdicts = commit_verdicts([root, parent, *children], heads, Rules(1, {"child31415": 6}), now=moment(NOW))
 
-    behind = {verdict.commit_id: verdict for verdict in verdicts if verdict.why is not Reason.HEAD}
-    assert {(name, verdict.retained, verdict.branch) for name, verdict in behind.items()} == {
+    not_heads = {verdict.commit_id: verdict for verdict in verdicts if verdict.why is not Reason.HEAD}
+    assert {(name, verdict.retained, verdict.branch) for name, verdict in not_heads.items()} == {
         ("parent", True, "child31415"),
         ("root", True, "child31415"),
     }

@@ -162,7 +162,7 @@ def test_a_copy_keeps_content_type_and_metadata(server: S3Server) -> None:
 # --- servers that aren't there, or aren't S3 --------------------------------------------------------------------------
 
 
-def test_the_error_about_an_endpoint_without_a_server_names_the_setting() -> None:
+def test_the_error_for_an_unreachable_endpoint_names_the_setting() -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"

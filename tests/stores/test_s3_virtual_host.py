@@ -90,7 +90,7 @@ def keys(store: Store) -> list[str]:
     return [listed.key for page in store.pages("data/") for listed in page.objects]
 
 
-def test_after_boto3_has_listed_the_bucket_it_sends_no_more_listings_or_reads(bucket: tuple[Bucket, S3Store]) -> None:
+def test_once_boto3_has_listed_the_bucket_the_fast_client_lists_and_reads(bucket: tuple[Bucket, S3Store]) -> None:
     """The other requests go to the same host, signed for the same region, and with the session token."""
     app, store = bucket
 

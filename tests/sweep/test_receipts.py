@@ -153,7 +153,7 @@ def test_a_resumed_sweep_retries_failed_and_interrupted_deletes(receipts: Receip
         "data/untouched",
     ]
     approved = pa.Table.from_pylist([{"address": key, "size": 3, "slice": "data/"} for key in keys], APPROVED)
-    pending = sweep_outcomes.pending(approved, rows_in(receipts, "receipt"), rows_in(receipts, "intent"), since=2)
+    pending = sweep_outcomes.pending(approved, rows_in(receipts, "receipt"), rows_in(receipts, "intent"), since_round=2)
 
     assert {row["address"]: row["intended"] for row in pending.to_pylist()} == {
         "data/before": True,

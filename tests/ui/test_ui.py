@@ -196,7 +196,7 @@ def test_a_failed_check_shows_what_was_measured_and_what_its_failure_means(ui: U
     expect(page.get_by_text("Raise LAKEGC_MAX_PROBES").first).to_be_visible()
     ui.picture("check")
     page = ui.open("/assets/expired_set?view=checks&checkDetail=brake_share")
-    expect(page.get_by_text("Tripped: 66.7 % of all objects").first).to_be_visible()
+    expect(page.get_by_text("Tripped: 66.7% of all objects").first).to_be_visible()
     expect(page.get_by_text("share: why this is right").first).to_be_visible()
     ui.picture("check-brake")
     page = ui.open("/assets/committed_addresses?view=checks&checkDetail=others_read")

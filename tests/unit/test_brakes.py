@@ -138,7 +138,7 @@ def test_an_empty_repository_trips_no_brake() -> None:
 
 
 def test_a_comparison_with_zero_objects_says_that_there_were_none() -> None:
-    """`10,000 times as much as (0 objects)` and `100 % of 0` would mean nothing to an operator."""
+    """`10,000 times as much as (0 objects)` and `100% of 0` would mean nothing to an operator."""
     before = evaluated(before=previous(expired=0, expired_bytes=0, live=0, candidates=0))
 
     assert before["jump"].why.startswith("10,000 objects expired, and none in mark")
@@ -149,11 +149,11 @@ def test_a_comparison_with_zero_objects_says_that_there_were_none() -> None:
 
 ALLOWED_JUMP = "for 1,000 objects or more, at most 3 times the previous count is expected"
 SENTENCES: dict[str, tuple[str, bool, float | None, float, dict[str, Any] | None]] = {  # None: a first mark
-    "12.3 % of all objects and 34.6 % of all bytes are expired; at most 30 % are allowed": (
+    "12.3% of all objects and 34.6% of all bytes are expired; the limit is 30%": (
         "share", True, 0.345678, 0.3, {"expired": 12_345, "expired_bytes": 345_678}
     ),
-    "10.0 % of all objects and 10.0 % of all bytes are expired; at most 50 % are allowed in the first mark of a "
-    "repository": ("share", False, 0.1, 0.5, None),
+    "10.0% of all objects and 10.0% of all bytes are expired; the limit for the first mark of a repository is "
+    "50%": ("share", False, 0.1, 0.5, None),
     "97.7 KiB expired; at most 102,400 GiB is allowed": ("bytes", False, 100_000 / GIB, 102_400, {}),
     "10,000 objects expired; at most 50,000,000 are allowed": ("count", False, 10_000, 50_000_000, {}),
     f"12,345 objects expired, 1.2 times as many objects or bytes as in mark m0 (10,000 objects); {ALLOWED_JUMP}": (
@@ -162,21 +162,21 @@ SENTENCES: dict[str, tuple[str, bool, float | None, float, dict[str, Any] | None
     f"10,000 objects expired, and none in mark m0; {ALLOWED_JUMP}": (
         "jump", True, 10_000, 3, {"before": previous(expired=0)}
     ),
-    "there are 60,000 live addresses, 75.0 % of the 80,000 in mark m0; at least 50 % are expected": (
+    "there are 60,000 live addresses, 75.0% of the 80,000 in mark m0; the minimum is 50%": (
         "live", False, 0.75, 0.5, {"live": 60_000}
     ),
-    "there is 1 live address, 0.0 % of the 80,000 in mark m0; at least 50 % are expected": (
+    "there is 1 live address, 0.0% of the 80,000 in mark m0; the minimum is 50%": (
         "live", True, 1 / 80_000, 0.5, {"live": 1}
     ),
-    "there are 80,000 live addresses, and there were none in mark m0; at least 50 % are expected": (
+    "there are 80,000 live addresses, and there were none in mark m0; the minimum is 50%": (
         "live", False, 1, 0.5, {"before": previous(live=0)}
     ),
     "nothing in this repository is live: every object looks like garbage": ("live", True, 0, 0.5, {"live": 0}),
-    "there are 45,000 listed objects, 50.0 % of the 90,000 that a sweep of mark m0 would leave; at least 50 % are "
-    "expected": (
+    "there are 45,000 listed objects, 50.0% of the 90,000 that a sweep of mark m0 would leave; the minimum is "
+    "50%": (
         "listing", False, 0.5, 0.5, {"candidates": 45_000}
     ),
-    "there is 1 listed object, 0.0 % of the 90,000 that a sweep of mark m0 would leave; at least 50 % are expected": (
+    "there is 1 listed object, 0.0% of the 90,000 that a sweep of mark m0 would leave; the minimum is 50%": (
         "listing", True, 1 / 90_000, 0.5, {"candidates": 1}
     ),
     "every other repository that may refer to objects of the marked repository was read": ("others", False, 0, 0, {}),

@@ -136,7 +136,7 @@ def test_without_a_dump_the_graph_contains_the_whole_log_of_every_named_commit()
 
 
 def expired(commit: Commit, *, listed: bool = False) -> Verdict:
-    why = Reason.EXPIRED_BEHIND_CHILD
+    why = Reason.CHILD_OLD
     return Verdict(commit.id, False, why, "main", 7, AT, commit.metarange_id, commit.created, commit.message, listed)
 
 

@@ -53,7 +53,7 @@ def test_the_overview_shows_at_most_one_next_step_with_one_command_for_a_reposit
     step = next_step("lake", marks, LIMITS, now=NOW)
 
     assert (step.waits_for, " ".join(step.command)) == (waits_for, command)
-    assert step.is_person == (bool(waits_for) and waits_for != "its run to end")
+    assert step.needs_person == (bool(waits_for) and waits_for != "its run to end")
 
 
 def test_a_repository_whose_mark_is_too_old_to_be_swept_waits_for_a_new_mark() -> None:

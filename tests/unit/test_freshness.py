@@ -29,7 +29,7 @@ def test_a_configured_age_replaces_the_schedule() -> None:
 
 
 def test_a_sweep_is_due_only_while_objects_are_expired() -> None:
-    """The time counts from the newest sweep or, before the first sweep, from the oldest mark."""
+    """The time counts from the last sweep or, before the first sweep, from the oldest mark."""
     month = timedelta(days=30)
     oldest_mark = NEWEST - timedelta(days=100)
 

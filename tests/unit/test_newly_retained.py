@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from lakegc_assets.mark.context import DecidedCommits, MarkRun
 from lakegc_assets.rules.retention import commit_verdicts
 from lakegc_assets.sweep import newly_retained
-from lakegc_assets.sweep.newly_retained import NewlyRetained, TooMuchChanged
+from lakegc_assets.sweep.newly_retained import NewlyRetained, TooManyChanges
 from spark_resources import sstable
 from spark_resources.model import Commit, Rules
 
@@ -154,5 +154,5 @@ def test_too_many_new_commits_are_left_for_the_next_re_verification(monkeypatch:
     for _ in range(4):
         history.add("main", (history.branches["main"],), 0)
 
-    with pytest.raises(TooMuchChanged, match="because of changed branch 'main', more than 3 new commits must be read"):
+    with pytest.raises(TooManyChanges, match="branch 'main' changed: there are more than 3 new commits, too many"):
         newly.commits(history.branches)

@@ -71,8 +71,8 @@ def test_every_verdict_has_its_branch_days_and_end_of_retention() -> None:
     assert reason_of("m0326") == (Reason.HEAD, "main", 21, None)
     assert reason_of("d0323") == (Reason.HEAD, "dev", 7, None)
     assert reason_of("m0309") == (Reason.CHILD_YOUNG, "main", 21, march(12) + 21 * DAY + SECOND)
-    assert reason_of("m0305") == (Reason.EXPIRED_BEHIND_CHILD, "main", 21, march(9) + 21 * DAY + SECOND)
-    assert reason_of("d0320") == (Reason.EXPIRED_BEHIND_CHILD, "dev", 7, march(23) + 7 * DAY + SECOND)
+    assert reason_of("m0305") == (Reason.CHILD_OLD, "main", 21, march(9) + 21 * DAY + SECOND)
+    assert reason_of("d0320") == (Reason.CHILD_OLD, "dev", 7, march(23) + 7 * DAY + SECOND)
 
 
 def test_a_verdict_has_the_date_message_and_metarange_of_its_commit() -> None:
@@ -92,7 +92,7 @@ def test_branch_heads_are_retained_whatever_their_age() -> None:
     assert retained([old], {"main": "a"}, Rules(0)) == {"a"}
 
 
-def test_a_branch_head_behind_an_old_child_is_retained() -> None:
+def test_a_branch_head_is_retained_even_if_it_has_an_old_child() -> None:
     """The child is on another branch."""
     commits = [commit("a", created=march(1)), commit("b", "a", created=march(2))]
 
@@ -156,7 +156,7 @@ def test_the_main_parent_of_a_version_0_merge_is_its_last_one() -> None:
 
 
 def test_a_walk_continues_past_an_expired_commit() -> None:
-    """Dates need not be in order: behind an expired commit there may be a parent with a young child."""
+    """Dates need not be in order: before an expired commit there may be a parent with a young child."""
     commits = [
         commit("a", created=march(1)),
         commit("b", "a", created=NOW - DAY),
@@ -246,7 +246,7 @@ def test_the_end_of_retention_is_rounded_up_to_the_next_whole_second(before_now:
 
     by_id = verdicts([*commits, dangling], {"main": "b"}, Rules(5))
 
-    assert by_id["a"].why is (Reason.CHILD_YOUNG if kept else Reason.EXPIRED_BEHIND_CHILD)
+    assert by_id["a"].why is (Reason.CHILD_YOUNG if kept else Reason.CHILD_OLD)
     assert by_id["x"].why is (Reason.DANGLING if kept else Reason.EXPIRED_DANGLING)
     for verdict in (by_id["a"], by_id["x"]):
         assert verdict.retained is kept

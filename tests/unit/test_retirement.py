@@ -208,7 +208,7 @@ def test_all_possible_bases_are_kept_while_a_newer_version_uses_the_namespace() 
 
 
 @pytest.mark.parametrize(("before_base", "action"), [(timedelta(minutes=59), Action.KEEP), (2 * DAY, Action.RETIRE)])
-def test_a_mark_is_kept_only_if_objects_were_restored_since_the_newest_base(
+def test_an_old_mark_is_kept_while_its_objects_were_restored_after_the_newest_base_began(
     before_base: timedelta, action: Action
 ) -> None:
     """The next incremental mark looks up these objects. A margin allows for inexact times in a store's listing."""

@@ -48,7 +48,9 @@ def test_an_approved_object_stays_pending_until_it_has_a_final_outcome() -> None
     intents = approved("before", "before", "cut_off", "gone", "unapproved_too").select(["address"])
     objects = approved("gone", "kept", "before", "now", "later", "cut_off", "untouched")
 
-    pending = sweep_outcomes.pending(objects.append_column("reason", objects["slice"]), receipts, intents, since=5)
+    pending = sweep_outcomes.pending(
+        objects.append_column("reason", objects["slice"]), receipts, intents, since_round=5
+    )
 
     assert pending.schema == PENDING
     assert [tuple(row.values()) for row in pending.drop_columns(["modified"]).to_pylist()] == [
@@ -62,8 +64,8 @@ def test_a_later_failure_replaces_an_earlier_outcome() -> None:
     """Only the receipt of the last round counts: an object that an undo failed to restore is tried again."""
     receipts = pa.concat_tables([outcomes(a=(Outcome.DELETED, 1)), outcomes(a=(Outcome.FAILED, 2))])
 
-    assert addresses(sweep_outcomes.pending(approved("a"), receipts, ADDRESSES.empty_table(), since=3)) == ["a"]
-    assert addresses(sweep_outcomes.pending(approved("a"), receipts, ADDRESSES.empty_table(), since=2)) == []
+    assert addresses(sweep_outcomes.pending(approved("a"), receipts, ADDRESSES.empty_table(), since_round=3)) == ["a"]
+    assert addresses(sweep_outcomes.pending(approved("a"), receipts, ADDRESSES.empty_table(), since_round=2)) == []
 
 
 def test_a_second_task_attempt_does_not_hide_what_the_first_one_deleted() -> None:
@@ -76,7 +78,7 @@ def test_a_second_task_attempt_does_not_hide_what_the_first_one_deleted() -> Non
     receipts = pa.concat_tables([pa.Table.from_pylist(later, OUTCOMES), first])
 
     assert addresses(sweep_outcomes.removed(objects, receipts, OUTCOMES.empty_table())) == ["failed", "gone"]
-    assert addresses(sweep_outcomes.pending(objects, receipts, ADDRESSES.empty_table(), since=2)) == []
+    assert addresses(sweep_outcomes.pending(objects, receipts, ADDRESSES.empty_table(), since_round=2)) == []
 
 
 def test_the_report_has_each_approved_object_once_with_its_last_outcome() -> None:

@@ -22,7 +22,7 @@ from spark_resources.stores.azure.listing import checksum
 from spark_resources.stores.base import PARSE_ERRORS, AlreadyExists, Changed, StoredObject
 from spark_resources.stores.retry import RetryPolicy, retried
 from spark_resources.stores.transfer import (
-    PART,
+    PART_SIZE,
     InArchiveTier,
     ObjectProperties,
     Streams,
@@ -51,8 +51,8 @@ _IF_ABSENT = MatchConditions.IfMissing
 class AzureStreams:
     """The streams of one namespace."""
 
-    def __init__(self, store: AzureStore, *, part: int = PART) -> None:
-        self._store, self._client, self._part = store, store.client, part
+    def __init__(self, store: AzureStore, *, part_size: int = PART_SIZE) -> None:
+        self._store, self._client, self._part_size = store, store.client, part_size
         self.where = store.where
         self.retry: RetryPolicy = store.retry
 
@@ -87,8 +87,8 @@ class AzureStreams:
 
     def _pieces(self, key: str, properties: ObjectProperties) -> Iterator[bytes]:
         # explicit ranges, because the library's own download begins with a piece of 32 MiB
-        for start in range(0, properties.size, self._part):
-            yield self._piece(key, properties, start, min(self._part, properties.size - start))
+        for start in range(0, properties.size, self._part_size):
+            yield self._piece(key, properties, start, min(self._part_size, properties.size - start))
 
     @retried
     def _piece(self, key: str, properties: ObjectProperties, start: int, length: int) -> bytes:
@@ -106,7 +106,7 @@ class AzureStreams:
             _FIELDS[name]: value for name, value in properties.headers.items() if name in _FIELDS and value.isascii()
         }
         metadata = header_metadata(properties.metadata, _METADATA_NAME)
-        all_parts = split_into_parts(pieces, max(self._part, -(-properties.size // _MAX_BLOCKS)))
+        all_parts = split_into_parts(pieces, max(self._part_size, -(-properties.size // _MAX_BLOCKS)))
         first = list(islice(all_parts, 2))
         if len(first) < 2:
             data = first[0] if first else b""

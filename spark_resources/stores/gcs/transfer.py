@@ -17,7 +17,7 @@ from spark_resources.stores.gcs.contents import crc32c_of
 from spark_resources.stores.gcs.listing import parse_object
 from spark_resources.stores.retry import RetryPolicy, redirect_target, retried
 from spark_resources.stores.transfer import (
-    PART,
+    PART_SIZE,
     PIECE,
     HashingIterator,
     ObjectProperties,
@@ -49,8 +49,8 @@ _COPY_FIELDS = f"done,rewriteToken,totalBytesRewritten,resource({_OBJECT})"
 class GCSStreams:
     """The streams of one namespace."""
 
-    def __init__(self, store: GCSStore, *, part: int = PART) -> None:
-        self._store, self._client, self._bucket, self._part = store, store.client, store.bucket, part
+    def __init__(self, store: GCSStore, *, part_size: int = PART_SIZE) -> None:
+        self._store, self._client, self._bucket, self._part_size = store, store.client, store.bucket, part_size
         self.where = store.where
         self.retry: RetryPolicy = store.retry
 
@@ -114,7 +114,7 @@ class GCSStreams:
         full = self._store.full_key(key)
         fields: dict[str, Any] = {_FIELDS[name]: value for name, value in properties.headers.items() if name in _FIELDS}
         fields |= {"metadata": dict(properties.metadata)} if properties.metadata else {}
-        all_parts = split_into_parts(pieces, max(self._part, 256 * 1024))
+        all_parts = split_into_parts(pieces, max(self._part_size, 256 * 1024))
         first = list(islice(all_parts, 2))
         if len(first) < 2:
             return self._put_small(key, full, first[0] if first else b"", fields)

@@ -21,7 +21,7 @@ from spark_resources.stores.retry import RetryPolicy
 from spark_resources.stores.s3.client import as_lakegc_error, code_of, is_transient, status_of
 from spark_resources.stores.s3.copy import MAX_COPY_BYTES
 from spark_resources.stores.transfer import (
-    PART,
+    PART_SIZE,
     PIECE,
     InArchiveTier,
     ObjectProperties,
@@ -55,9 +55,9 @@ _IF_ABSENT: Mapping[str, Any] = {"IfNoneMatch": "*"}
 class S3Streams:
     """The streams of one namespace. `max_copy_bytes` is the largest object that is copied with one request."""
 
-    def __init__(self, store: S3Store, *, max_copy_bytes: int = MAX_COPY_BYTES, part: int = PART) -> None:
+    def __init__(self, store: S3Store, *, max_copy_bytes: int = MAX_COPY_BYTES, part_size: int = PART_SIZE) -> None:
         self._store, self._client, self._bucket = store, store.client, store.bucket
-        self._max_copy_bytes, self._part = max_copy_bytes, part
+        self._max_copy_bytes, self._part_size = max_copy_bytes, part_size
         self._conditions: Mapping[str, Any] = _IF_ABSENT
         self._fast_requests = store.fast_requests
         self.retry: RetryPolicy = store.retry
@@ -102,7 +102,7 @@ class S3Streams:
 
     def put(self, key: str, pieces: Iterable[bytes], properties: ObjectProperties) -> WrittenObject:
         full, arguments = self._store.full_key(key), _boto_arguments(properties)
-        size = max(self._part, -(-properties.size // _MAX_PARTS))
+        size = max(self._part_size, -(-properties.size // _MAX_PARTS))
         all_parts = split_into_parts(pieces, size)
         first = list(islice(all_parts, 2))
         if len(first) < 2:
