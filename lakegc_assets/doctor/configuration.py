@@ -85,8 +85,10 @@ def secrets_of(environ: Mapping[str, str], settings: Settings | None) -> set[str
     """The values that no output may contain, whatever a library writes into its messages."""
     names = {f"LAKEGC_{name.upper()}" for name in Settings.model_fields if Settings.is_secret(name, "")}
     secret = {environ[name] for name in (*names, *SECRET_VARIABLES) if name in environ}
-    of_servers = (name for name in environ if name.startswith(SERVER_VARIABLES) and name.endswith("_SECRET_ACCESS_KEY"))
-    secret |= {environ[name] for name in of_servers}
+    secret_names = (
+        name for name in environ if name.startswith(SERVER_VARIABLES) and name.endswith("_SECRET_ACCESS_KEY")
+    )
+    secret |= {environ[name] for name in secret_names}
     if settings is not None:
         values = [getattr(settings, name) for name in Settings.model_fields]
         flat = [item for value in values for item in (value if isinstance(value, tuple) else (value,))]

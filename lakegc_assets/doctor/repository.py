@@ -37,11 +37,11 @@ def writable(repository: Repository) -> Result:
 
 def block_store(repository: Repository, server: ServerConfig) -> Result:
     """Whether lakegc reads the location that lakeFS writes to. Raises `WrongUsage` if it doesn't."""
-    kind = server.blockstore(repository.storage_id)
-    check_scheme(repository, kind)
-    if kind not in SCHEMES:
-        return warning(f"the server's block store is of type '{kind}', which lakegc doesn't know.")
-    return ok(f"{kind}, which matches {repository.storage_namespace}")
+    blockstore = server.blockstore(repository.storage_id)
+    check_scheme(repository, blockstore)
+    if blockstore not in SCHEMES:
+        return warning(f"the server's block store is of type '{blockstore}', which lakegc doesn't know.")
+    return ok(f"{blockstore}, which matches {repository.storage_namespace}")
 
 
 def namespace(target: Target, lakefs: LakeFS) -> Result:

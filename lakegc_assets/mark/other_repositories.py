@@ -182,8 +182,8 @@ def place_of_other(run: MarkRun, other: Repository) -> Place:
         settings = run.place.settings if run.store_settings_of is None else run.store_settings_of(other.id)
         place, seal = place_of(other, run.target.blockstore, settings), run.place.seal
         if seal is not None:
-            of_other = seal.for_repository(other.lakefs_id, created=other.created, namespace=other.storage_namespace)
-            place = replace(place, seal=of_other)
+            other_seal = seal.for_repository(other.lakefs_id, created=other.created, namespace=other.storage_namespace)
+            place = replace(place, seal=other_seal)
         known[other] = place
     return known[other]
 

@@ -79,13 +79,13 @@ def write_mark(
 def outputs_of(run: MarkRun) -> dict[str, Output]:
     """The outputs, by part."""
     record = run.mark.record
-    of_expired = {
+    expired_outputs = {
         "": parquet_output(run.mark.folder(ASSET), EXPIRED_OBJECTS),
         totals.PART: totals.totals_output(run.mark.folder(ASSET, totals.PART), record.start),
         sample_objects.PART: sample_objects.samples_output(run.mark.folder(ASSET, sample_objects.PART), record.mark_id),
         **dict(zip(("deleted", "deleted.text"), reference_outputs(record.mark_id), strict=True)),
     }
-    outputs = {part: where_not_null("reason", output) for part, output in of_expired.items()}
+    outputs = {part: where_not_null("reason", output) for part, output in expired_outputs.items()}
     outputs[addresses_on_hold.OBJECTS_PART] = addresses_on_hold.on_hold_output(run)
     if can_be_base(run):
         outputs[NOT_RETAINED_PART] = parquet_output(run.mark.folder(ASSET, NOT_RETAINED_PART), NOT_RETAINED)

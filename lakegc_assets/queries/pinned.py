@@ -278,11 +278,11 @@ def address_inputs(pins: Pins, persist: Persisted) -> list[Input]:
     those of ranges that only commits on hold have, which are read now."""
     history, ranges, place = pins.history, pins.kept_ranges, pins.history.place
     range_numbers = pa.array([range_number(range_id) for range_id in ranges["range_id"].to_pylist()], pa.int64())
-    of_ranges = pa.table([range_numbers, *(ranges[kind] for kind in KINDS)], schema=RANGE_PINS)
+    range_pins = pa.table([range_numbers, *(ranges[kind] for kind in KINDS)], schema=RANGE_PINS)
 
     def with_pins(table: pa.Table) -> pa.Table:
-        position = pc.index_in(table["range"], value_set=of_ranges["range"])
-        rows = pa.table([table["address"], *(of_ranges[kind].take(position) for kind in KINDS)], ["address", *KINDS])
+        position = pc.index_in(table["range"], value_set=range_pins["range"])
+        rows = pa.table([table["address"], *(range_pins[kind].take(position) for kind in KINDS)], ["address", *KINDS])
         bounds = [column for kind in KINDS for column in (rows[kind], rows[kind])]
         return bounds_of_addresses(
             pa.table([rows["address"], *bounds], ADDRESS_PINS.names).filter(pc.is_valid(position))

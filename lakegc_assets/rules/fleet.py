@@ -69,10 +69,9 @@ def _after_mark(repository: str, newest: SeenMark, limits: BrakeLimits, now: dat
     if record.format != RECORD_FORMAT:
         return Next("a new mark: an earlier version made the newest", ("mark", repository), needs_person=True)
     tripped = [brake.name for brake in brakes(record, limits, now=now) if brake.tripped]
-    named = (
-        f" and the release of the {'brake' if len(tripped) == 1 else 'brakes'} {', '.join(tripped)}" if tripped else ""
-    )
-    return Next(f"approval{named}", ("review", repository, record.mark_id), needs_person=True)
+    names = ", ".join(f"'{name}'" for name in tripped)
+    releases = f" and the release of the {'brake' if len(tripped) == 1 else 'brakes'} {names}" if tripped else ""
+    return Next(f"approval{releases}", ("review", repository, record.mark_id), needs_person=True)
 
 
 def newest_problem(marks: Sequence[SeenMark], last_sweep: FinishedSweep | None) -> str:

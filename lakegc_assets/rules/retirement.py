@@ -205,12 +205,12 @@ def needed_newest(records: Collection[MarkRecord]) -> dict[str, str]:
         for record in by_scope.values()
         if record.previous is not None and "mark_id" in record.previous
     }
-    of_scope = {
+    newest_of_scope = {
         record.mark_id: f"it is the newest finished mark of scope {scope}" for scope, record in by_scope.items()
     }
     base = {record.mark_id: "it is the newest one that an incremental mark can be based on" for record in bases[-1:]}
     newest = {record.mark_id: "it is the newest finished mark" for record in finished[-1:]}
-    return {**compared, **of_scope, **base, **newest}
+    return {**compared, **newest_of_scope, **base, **newest}
 
 
 def add_bases(kept: dict[str, str], records: Mapping[str, MarkRecord]) -> None:

@@ -72,11 +72,11 @@ def kept_only_by_tag(
 ) -> dict[NamedCommit, frozenset[str]]:
     """For each tag that a hold matches, the commits among `on_hold` (those that only holds retain) that would be lost
     without it."""
-    of_tags = [hold for hold in holds if isinstance(hold, TagHold)]
+    tag_holds = [hold for hold in holds if isinstance(hold, TagHold)]
     others = [hold for hold in holds if not isinstance(hold, TagHold)]
     by_other_holds = set(commits_on_hold(others, commits, references, rules, now=now))
     reached = {
-        tag: set(commits_on_hold(of_tags, commits, References(references.branches, {tag}), rules, now=now))
+        tag: set(commits_on_hold(tag_holds, commits, References(references.branches, {tag}), rules, now=now))
         for tag in references.tags
     }
     counts = Counter(commit_id for of_tag in reached.values() for commit_id in of_tag)

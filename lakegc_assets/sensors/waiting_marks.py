@@ -163,8 +163,8 @@ def is_waiting_for_approval(target: Target, record: MarkRecord, now: datetime) -
 def was_reported(instance: dg.DagsterInstance, key: str) -> bool:
     """Whether a reminder of this mark is in Dagster, for example because the daemon was killed before it saved
     the cursor."""
-    of_mark = dg.AssetRecordsFilter(asset_key=expired_set.key, asset_partitions=[key])
-    events = (event.asset_observation for event in instance.fetch_observations(of_mark, limit=100).records)
+    records_filter = dg.AssetRecordsFilter(asset_key=expired_set.key, asset_partitions=[key])
+    events = (event.asset_observation for event in instance.fetch_observations(records_filter, limit=100).records)
     return any(event is not None and REMINDER in event.metadata for event in events)
 
 

@@ -26,7 +26,7 @@ from lakegc_assets.sweep.newly_retained import NewlyRetained, TooManyChanges, ch
 from lakegc_assets.sweep.other_head_watch import MAX_OTHERS_DELAY_S, FailureTime, OtherHeads
 from spark_resources import sstable
 from spark_resources.deleting.permit import PermitIssuer, permit_duration
-from spark_resources.errors import LakegcError, Unavailable
+from spark_resources.errors import LakegcError, Unavailable, capitalized, full_stop
 from spark_resources.lakefs import LakeFS
 from spark_resources.lakefs.ranges import Ref, address_batches, check_all_read, decoder_for, prefetched_tables
 from spark_resources.mark_store.lease import boottime_s
@@ -241,7 +241,7 @@ class HeadWatch:
         self._others_failure = why
 
     def _stop(self, why: str) -> None:
-        self.log_message(f"{why}: deleting pauses until the mark is re-verified")
+        self.log_message(f"{capitalized(full_stop(why))} Deleting pauses until the mark is re-verified.")
         self.permit.stop(why)
 
     @contextmanager

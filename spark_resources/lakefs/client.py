@@ -352,8 +352,8 @@ def _config_of_older_server(connection: Connection) -> ServerConfig:
     """Like `config`, for an older server, which has separate calls for the storage and the version."""
     storage = ApiCall("InternalApi", "get_storage_config", "the server's storage configuration", "fs:ReadConfig")
     version = ApiCall("InternalApi", "get_lake_fs_version", "the server's version", "fs:ReadConfig")
-    kind = connection.body(storage).nonempty_text("blockstore_type")
-    return ServerConfig({"": kind}, connection.body(version).maybe_text("version"))
+    blockstore = connection.body(storage).nonempty_text("blockstore_type")
+    return ServerConfig({"": blockstore}, connection.body(version).maybe_text("version"))
 
 
 _WHERE_CONFIGURED = "in sections [servers.NAME] of the fleet file"

@@ -268,7 +268,7 @@ def _limit_responses(pool: Any) -> None:
     def urlopen(method: str, url: str, **options: Any) -> urllib3.HTTPResponse:
         response = send(method, url, **{**options, "preload_content": False})
         body = io.BytesIO()
-        for piece in response.stream(size_limits.PIECE, decode_content=True):
+        for piece in response.stream(size_limits.PIECE_SIZE, decode_content=True):
             body.write(piece)
             if body.tell() > size_limits.MAX_RESPONSE_BYTES:
                 response.close()

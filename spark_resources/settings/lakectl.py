@@ -55,7 +55,7 @@ def lakectl_file(environ: Mapping[str, str], home: Path) -> Source:
     except yaml.YAMLError:
         # The parser's message shows the line that it failed on, which may contain a secret.
         raise WrongUsage(
-            f"lakectl's configuration {path} is not valid YAML. Run `lakectl config` to write it again."
+            f"lakectl's configuration {path} is not valid YAML. Run 'lakectl config' to write it again."
         ) from None
     values: Source = {}
     for name, (section, key) in _LAKECTL_FILE.items():

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from spark_resources.errors import DamagedData
 
-PIECE = 1 << 20  # bytes
+PIECE_SIZE = 1 << 20  # bytes
 
 
 @dataclass(frozen=True, slots=True)

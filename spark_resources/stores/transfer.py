@@ -21,7 +21,7 @@ from spark_resources.errors import NotFound, Transient, Unavailable
 from spark_resources.stores.base import AlreadyExists, Store, StoredObject
 from spark_resources.stores.retry import RetryPolicy, delete_own_files
 
-PIECE = 1024 * 1024  # bytes read at a time
+PIECE_SIZE = 1024 * 1024  # bytes read at a time
 PART_SIZE = 8 * 1024 * 1024  # bytes sent in one request, and held in memory by one copy
 HEADERS = ("Content-Type", "Content-Encoding", "Content-Disposition", "Content-Language", "Cache-Control")
 """The headers that stores keep with an object and return to its readers, by their HTTP names."""

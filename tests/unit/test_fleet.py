@@ -31,7 +31,11 @@ def seen(mark_id: str = "m1", state: str = "marked", *, is_running: bool = False
         ([seen()], "approval", "review lake m1"),
         ([seen(state="not approved")], "approval", "review lake m1"),
         ([seen(state="approval expired")], "approval", "review lake m1"),
-        ([seen(counts={**COUNTS, "expired": 90_000})], "approval and the release of the brake share", "review lake m1"),
+        (
+            [seen(counts={**COUNTS, "expired": 90_000})],
+            "approval and the release of the brake 'share'",
+            "review lake m1",
+        ),
         ([seen(counts={**COUNTS, "expired": 0})], "", ""),
         ([seen(state="approved")], "its sweep", "sweep lake m1"),
         ([seen(state="sweeping")], "its interrupted sweep", "sweep lake m1"),

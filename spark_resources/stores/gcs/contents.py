@@ -15,7 +15,7 @@ import google_crc32c
 
 from spark_resources.errors import Unavailable, parse_problem
 from spark_resources.stores.gcs.client import CorruptContent, GCSClient, object_path
-from spark_resources.stores.size_limits import PIECE, check_size, joined
+from spark_resources.stores.size_limits import PIECE_SIZE, check_size, joined
 
 _FIELDS = "kind,name,generation,crc32c"
 _CONTENT_TYPE = "application/octet-stream"
@@ -36,7 +36,7 @@ def read_object(client: GCSClient, bucket: str, name: str, *, key: str, where: s
             check_size(int(headers["Content-Length"]), key, where)
             data: bytes = response.raw.read(decode_content=False)
         else:
-            data = joined(response.raw.stream(PIECE, decode_content=False), key, where)
+            data = joined(response.raw.stream(PIECE_SIZE, decode_content=False), key, where)
     expected = _crc32c_in_header(headers.get("x-goog-hash", ""))
     if expected is not None and expected != crc32c_of(data):
         raise CorruptContent(f"{len(data)} bytes were received, with a CRC32C other than {expected}")

@@ -18,7 +18,7 @@ from spark_resources.stores.gcs.listing import parse_object
 from spark_resources.stores.retry import RetryPolicy, redirect_target, retried
 from spark_resources.stores.transfer import (
     PART_SIZE,
-    PIECE,
+    PIECE_SIZE,
     HashingIterator,
     ObjectProperties,
     Streams,
@@ -106,7 +106,7 @@ class GCSStreams:
             raise Changed(f"{key!r} in {self.where} was replaced before lakegc could read it") from error
         with response:
             require_start(response.status_code, start, key, self.where)
-            yield lambda: response.raw.read(PIECE, decode_content=False)
+            yield lambda: response.raw.read(PIECE_SIZE, decode_content=False)
 
     # --- writing ----------------------------------------------------------------------------------------------------
 

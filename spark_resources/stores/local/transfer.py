@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from spark_resources.errors import NotFound, WrongUsage
 from spark_resources.stores.base import AlreadyExists, Changed, StoredObject
 from spark_resources.stores.local.files import modified_at
-from spark_resources.stores.transfer import PIECE, ObjectProperties, Streams, WrittenObject, require_size
+from spark_resources.stores.transfer import PIECE_SIZE, ObjectProperties, Streams, WrittenObject, require_size
 
 if TYPE_CHECKING:
     from spark_resources.stores.local.store import LocalStore
@@ -38,7 +38,7 @@ class LocalStreams:
         with self._folder.file("read", key) as descriptor:
             if _properties(os.fstat(descriptor)).tag != properties.tag:
                 raise Changed(f"{key!r} in {self.where} was replaced before lakegc could read it")
-            while piece := os.read(descriptor, PIECE):
+            while piece := os.read(descriptor, PIECE_SIZE):
                 yield piece
             if _properties(os.fstat(descriptor)).tag != properties.tag:
                 raise Changed(f"{key!r} in {self.where} was modified while it was being read")

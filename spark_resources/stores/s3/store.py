@@ -43,7 +43,7 @@ from spark_resources.stores.s3.fast_requests import FallBackToBoto3, FastRequest
 from spark_resources.stores.s3.listing import Listing, listing_of, parse_listing, replace_listing_parser
 from spark_resources.stores.s3.transfer import S3Streams
 from spark_resources.stores.settings import StoreSettings
-from spark_resources.stores.size_limits import PIECE, check_size, joined
+from spark_resources.stores.size_limits import PIECE_SIZE, check_size, joined
 
 AWS = Capabilities(md5_etags=True)
 S3_COMPATIBLE = Capabilities()
@@ -215,7 +215,7 @@ class S3Store:
             response = self.client.get_object(Bucket=self.bucket, Key=full)
             body, length = response["Body"], response.get("ContentLength")
             if length is None:
-                return joined(body.iter_chunks(PIECE), key, self.where), unquoted(response["ETag"])
+                return joined(body.iter_chunks(PIECE_SIZE), key, self.where), unquoted(response["ETag"])
             check_size(length, key, self.where)
             return body.read(), unquoted(response["ETag"])
 

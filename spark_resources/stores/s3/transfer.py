@@ -22,7 +22,7 @@ from spark_resources.stores.s3.client import as_lakegc_error, code_of, is_transi
 from spark_resources.stores.s3.copy import MAX_COPY_BYTES
 from spark_resources.stores.transfer import (
     PART_SIZE,
-    PIECE,
+    PIECE_SIZE,
     InArchiveTier,
     ObjectProperties,
     Streams,
@@ -96,7 +96,7 @@ class S3Streams:
             if response.get("ETag") != properties.tag:
                 raise Changed(f"{key!r} in {self.where} was replaced before lakegc could read it")
             require_start(response["ResponseMetadata"]["HTTPStatusCode"], start, key, self.where)
-            yield lambda: body.read(PIECE)
+            yield lambda: body.read(PIECE_SIZE)
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
