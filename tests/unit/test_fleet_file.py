@@ -111,8 +111,8 @@ def test_patterns_that_contradict_each_other_are_refused_for_the_repositories_th
         ('[spark_conf]\n"spark.hadoop.fs.gs.auth.service.account.private.key" = "abc"', "contains a secret"),
         ('[spark_conf]\n"spark.hadoop.fs.s3a.server-side-encryption.key" = "abc"', "contains a secret"),
         ('[spark_conf]\n"spark.x" = "http://user:abc@host"', "contains a secret"),
-        ('backup_to = "https://a.blob.core.windows.net/c?sig=abc"', "backup_to in .* without a user name, password"),
-        ('backup_to = "s3://user:abc@bucket/x"', "backup_to in .* without a user name, password"),
+        ('backup_to = "https://a.blob.core.windows.net/c?sig=abc"', "backup_to in .* .no user name, password"),
+        ('backup_to = "s3://user:abc@bucket/x"', "backup_to in .* .no user name, password"),
     ],
 )  # fmt: skip
 def test_an_invalid_file_is_refused_as_a_whole(tmp_path: Path, content: str, expected: str) -> None:
