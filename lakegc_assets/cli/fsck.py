@@ -1,4 +1,4 @@
-"""'lakegc fsck' on the terminal: what was verified, all findings, and what they affect."""
+"""`lakegc fsck` on the terminal: what was verified, all findings, and what they affect."""
 
 from __future__ import annotations
 
