@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from spark_resources.lakefs_sandbox import Sandbox
 from tests.support import azurite as azurite_server
 from tests.support import fake_gcs as gcs_server
 from tests.support import s3_servers, store_providers
@@ -49,6 +50,20 @@ def pytest_collection_finish() -> None:
     """Exclude modules and collected tests from garbage collection for good."""
     gc.freeze()
     gc.enable()
+
+
+@pytest.fixture(autouse=True)
+def _no_repositories_of_earlier_tests(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Delete the repositories that a test created on a lakeFS server, which other tests may use, too: a mark reads all
+    repositories of its server, so that each test would take longer than the one before."""
+    server = request.getfixturevalue("sandbox") if "sandbox" in request.fixturenames else None
+    if not isinstance(server, Sandbox):
+        yield
+        return
+    known = server.names()
+    yield
+    for name in server.names() - known:
+        server.delete(name)
 
 
 @pytest.fixture(scope="session")

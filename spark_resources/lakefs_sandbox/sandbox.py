@@ -183,6 +183,14 @@ class Sandbox:
         else:
             self._failure_statuses[name] = status
 
+    def names(self) -> set[str]:
+        """The names of all repositories."""
+        return {record.id for record in self._catalog.repositories()}
+
+    def delete(self, name: str) -> None:
+        """Delete a repository, even a read-only one. Its objects stay. Raises `Problem` 404 if it doesn't exist."""
+        self._catalog.delete(name, force=True)
+
     def repository(self, name: str) -> SandboxRepository:
         """A repository by name. Raises `Problem` 404 if it doesn't exist."""
         return self._catalog.repository(name)
