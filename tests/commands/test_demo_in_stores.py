@@ -36,7 +36,7 @@ def test_the_demo_gives_the_same_result_in_an_object_store(provider: Provider, l
     for line in (
         "6 of 20 objects are expired (",
         "Backed up 6 of 6 objects to",
-        "swept: 6 deleted of 6.",
+        "swept: 6 deleted, out of 6 approved.",
         "intact, byte for byte, and 0 are not; 6 of 6 expired objects return 410 Gone.",
         "Restored from the backup: 6 of 6 objects are readable again, byte for byte.",
         f"--store {place}",
