@@ -49,16 +49,18 @@ given_rules = st.tuples(rule_days, st.dictionaries(st.sampled_from((*BRANCHES, "
 rules = one_of((1, st.none()), (6, given_rules))
 """Zero days everywhere can't be written: they mean a repository without rules."""
 branch_patterns = st.sampled_from(("*", "main", "exp-?", "[A-Z_]*", "[!m]*", "x"))
-tag_patterns = st.sampled_from(("*", "v*", "?1", "[v-w]*", "ü", "V1", "x"))
+tag_patterns = st.sampled_from(("*", "*", "v*", "?1", "[v-w]*", "ü", "V1", "x"))
+metadata_patterns = st.sampled_from(("hold", "h*", "*", "?", "[!h]*"))
 path_patterns = st.sampled_from(("*", "a/*", "*x", "[a-b]/?", "*/_SUCCESS", "*\n*", "[[]*", "[!a]*", "?"))
 prefixes = st.sampled_from(("data/", "data/!", "data/of/", "data/f", "0", "data/_lakefs/", "+"))
-KINDS = st.one_of(
-    st.builds(oracle.H, st.sampled_from(("tag", "history")), tag_patterns),
-    st.builds(oracle.H, st.just("metadata"), st.sampled_from(("hold", "h*", "*", "?", "[!h]*")), key=st.just("legal")),
-    st.builds(oracle.H, st.just("branch"), branch_patterns, days=st.sampled_from((1, 2, 7, 30, 36_500))),
-    st.builds(oracle.H, st.just("path"), path_patterns),
-    st.builds(oracle.H, st.just("prefix"), prefixes),
+KINDS = one_of(
+    (6, st.builds(oracle.H, st.sampled_from(("tag", "history")), tag_patterns)),
+    (2, st.builds(oracle.H, st.just("metadata"), metadata_patterns, key=st.just("legal"))),
+    (2, st.builds(oracle.H, st.just("branch"), branch_patterns, days=st.sampled_from((1, 2, 7, 30, 36_500)))),
+    (2, st.builds(oracle.H, st.just("path"), path_patterns)),
+    (1, st.builds(oracle.H, st.just("prefix"), prefixes)),
 )
+"""Mostly holds of tags, which keep something only in repositories with a fitting tag of an expired commit."""
 
 
 def holds(now: int) -> st.SearchStrategy[oracle.H]:

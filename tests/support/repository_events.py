@@ -375,7 +375,7 @@ def turns(now: int) -> st.SearchStrategy[tuple[Event, ...]]:
         (8, st.tuples(staged, commit).map(lambda turn: (*turn[0], turn[1]))),
         (2, staged),
         (6, other.map(lambda event: (event,))),
-        (1, tagged_and_overwritten(now)),
+        (3, tagged_and_overwritten(now)),
         (1, merged_by_an_early_server(now)),
     )
 
