@@ -69,9 +69,15 @@ def check_request(proposal: Proposal, request: ApprovalRequest) -> None:
             invariant=7,
         )
     if request.digest is not None and request.digest != proposal.digest:
+        review = f"lakegc review {proposal.target.repository.id} {proposal.record.mark_id}"
+        problem = (
+            "is only its beginning. Pass the whole digest"
+            if proposal.digest.startswith(request.digest)
+            else f"identifies a different set. Review the current set: {review}"
+        )
         raise Refused(
             f"the digest of {proposal.name} is {proposal.digest}, but the approval is for {request.digest}, which "
-            "identifies a different set. Review the current set: lakegc review.",
+            f"{problem}",
             invariant=7,
         )
 

@@ -36,8 +36,7 @@ def read_rules(lakefs: LakeFS, repository: Repository) -> Result:
     if rules is None:
         return warning(
             "allowed, but the repository has no retention rules: no committed object ever expires.",
-            f"Set rules with lakectl gc set-config lakefs://{repository.lakefs_id}, unless only uncommitted objects "
-            "should expire.",
+            f"Set rules with lakegc rules {repository.id} --set FILE, unless only uncommitted objects should expire.",
         )
     return ok(f"rules in days: {rules_in_words(rules)}")
 

@@ -48,10 +48,11 @@ def next_step(repository: str, marks: Sequence[SeenMark], limits: BrakeLimits, *
     for mark in marks:
         if mark.is_running:
             return Next("its run to end", ("status", repository))
-    for state, waits_for in ((MarkState.SWEEPING, "its interrupted sweep"), (MarkState.APPROVED, "its sweep")):
+    for state, sweep in ((MarkState.SWEEPING, "the interrupted sweep"), (MarkState.APPROVED, "the sweep")):
         for mark in marks:
             if mark.state == state.value:
-                return Next(waits_for, ("sweep", repository, mark.record.mark_id), needs_person=True)
+                mark_id = mark.record.mark_id
+                return Next(f"{sweep} of mark {mark_id}", ("sweep", repository, mark_id), needs_person=True)
     finished = [mark for mark in marks if mark.record.finished is not None]
     if not finished:
         return Next("a mark" if marks else "its first mark", ("mark", repository), needs_person=True)

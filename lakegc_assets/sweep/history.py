@@ -81,7 +81,8 @@ def sweeps_since_in_words(history: History, record: MarkRecord) -> str | None:
         others = f"{len(sweeps):,} sweeps of other marks (the last one, of mark {last.mark_id}, {ended}) have {verb}"
     return (
         f"Some of the expired objects of mark {record.mark_id} may already be gone: since it began, {others} "
-        f"{plural(taken, 'object')}. A new mark has current counts."
+        f"{plural(taken, 'object')}. A sweep of mark {record.mark_id} reports them as already gone, and a new mark has "
+        f"current counts: lakegc mark {record.repository}"
     )
 
 

@@ -241,7 +241,13 @@ def test_an_approval_with_the_wrong_digest_is_refused(lake: Lake) -> None:
     """An approval that names a digest covers that set and no other."""
     lake.add_mark()
 
-    assert_refused(lake, Refused, "which identifies a different set", digest="0" * 64)
+    assert_refused(
+        lake,
+        Refused,
+        f"identifies a different set. Review the current set: lakegc review {lake.name} m1",
+        digest="0" * 64,
+    )
+    assert_refused(lake, Refused, "only its beginning. Pass the whole digest", digest=(lake.record().digest or "")[:12])
     assert lake.approve(digest=lake.record().digest).digest == lake.record().digest
 
 

@@ -109,7 +109,7 @@ def test_the_table_shows_each_area_with_its_findings_and_advice(lakegc: Lakegc, 
         "Java",
         "folders",
         "permissions to sweep",
-        "Set rules with lakectl gc",
+        "Set rules with lakegc rules",
         "folder is written to. A sweep with --quarantine",
         "0 problems",
     ):

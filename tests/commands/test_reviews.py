@@ -60,7 +60,8 @@ def test_review_and_status_name_a_later_sweep_that_may_have_taken_some_of_the_ob
 
     sentence = (
         "Some of the expired objects of mark m2 may already be gone: since it began, the sweep of mark m1 (ended "
-        f"{since:%Y-%m-%d %H:%M:%S} UTC) has quarantined 4 objects. A new mark has current counts."
+        f"{since:%Y-%m-%d %H:%M:%S} UTC) has quarantined 4 objects. A sweep of mark m2 reports them as already gone, "
+        "and a new mark has current counts: lakegc mark lake"
     )
     assert review(lakegc, sandbox, name)["swept_since"] == sentence
     assert all(sentence in output for output in overviews(lakegc, sandbox.settings, name))
