@@ -42,6 +42,8 @@ from spark_resources.errors import DamagedData, Refused, WrongUsage
 from spark_resources.lakefs import LakeFS
 from spark_resources.mark_store.announcement import announcement_key, read_announcement, withdraw_announcement
 from spark_resources.mark_store.approval import (
+    RENEWED,
+    REVOKED,
     Approval,
     ApprovalConflict,
     ApprovalEnd,
@@ -84,7 +86,7 @@ def approve(
     claim_namespace(proposal.target.place, proposal.target.repository.id, proposal.target.repository.created)
     earlier_status, approval = check_and_build(proposal, request, lakefs, limits, now=now)
     if earlier_status in (ApprovalStatus.EXPIRED, ApprovalStatus.INCOMPLETE):
-        revoke(proposal, who=request.who, how="renewed", now=now)
+        revoke(proposal, who=request.who, how=RENEWED, now=now)
     grant(proposal, approval, now=now)
     return approval
 
@@ -230,9 +232,6 @@ def conflict_error(mark: Mark) -> ApprovalConflict:
 
 
 # --- revoking -------------------------------------------------------------------------------------------------------
-
-
-REVOKED = "revoked"
 
 
 def revoke(proposal: Proposal, *, who: str, now: datetime, how: str = REVOKED) -> None:

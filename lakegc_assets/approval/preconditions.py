@@ -11,14 +11,11 @@ from lakegc_assets.formatting import plural, rules_in_words
 from lakegc_assets.rules.brakes import BrakeLimits, brakes, servers_read
 from spark_resources.errors import NothingToDo, Refused, WrongUsage
 from spark_resources.lakefs import LakeFS
-from spark_resources.mark_store.approval import Approval, ApprovalEnd, ApprovalStatus
+from spark_resources.mark_store.approval import RENEWED, REVOKED, SWEPT, Approval, ApprovalEnd, ApprovalStatus
 from spark_resources.mark_store.foreign_expired_set import reference_mark
 from spark_resources.mark_store.holds import read_holds
 from spark_resources.mark_store.mark import own_mark_ids
 from spark_resources.mark_store.record import MarkRecord, digest_of
-
-ENDED_BY_PERSON = frozenset({"revoked", "renewed", "swept"})
-"""How a person ends an approval, in the words of its record."""
 
 
 def refuse_store_without_conditional_writes(proposal: Proposal, *, single_deployment: bool) -> None:
@@ -97,7 +94,7 @@ def check_newer(proposal: Proposal, request: ApprovalRequest, earlier_status: Ap
 def end_in_words(ended: ApprovalEnd) -> str:
     """How an approval ended, as a predicate: "was revoked by Ada". If a policy ended it, `how` is a clause with the
     reason."""
-    if ended["how"] in ENDED_BY_PERSON:
+    if ended["how"] in (REVOKED, RENEWED, SWEPT):
         return f"was {ended['how']} by {ended['who']}"
     return f"was revoked because {ended['how']}"
 

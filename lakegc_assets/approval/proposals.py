@@ -11,6 +11,7 @@ from lakegc_assets.approval.verify_files import foreign_files
 from lakegc_assets.mark.context import Target
 from spark_resources.errors import DamagedData, NothingToDo, Refused, WrongUsage, full_stop
 from spark_resources.mark_store.approval import (
+    SWEPT,
     Approval,
     ApprovalStatus,
     PolicyTerms,
@@ -152,7 +153,7 @@ def refuse_used(proposal: Proposal) -> None:
             "mark.",
             invariant=7,
         )
-    if (approval := read_if_intact(proposal)) and approval.ended and approval.ended["how"] == "swept":
+    if (approval := read_if_intact(proposal)) and approval.ended and approval.ended["how"] == SWEPT:
         raise NothingToDo(
             f"the approval of {proposal.name} has been used: the mark was swept. Make a new mark.", invariant=7
         )

@@ -20,6 +20,7 @@ from lakegc_assets.rules.addresses import slice_column
 from lakegc_assets.sweep.context import ForeignMark, SweepRun
 from spark_resources.errors import Refused
 from spark_resources.mark_store.approval import (
+    SWEPT,
     Approval,
     ApprovalEnd,
     read_approval,
@@ -145,5 +146,5 @@ def with_stored_attributes(run: SweepRun, addresses: DataFrame) -> DataFrame:
 def record_approval_used(place: Place, approval: Approval, *, who: str, now: datetime) -> None:
     """Record in an approval that the mark was swept, so that the approval is no longer valid."""
     replacing = read_untrusted_approval(place, approval.mark_id)
-    ended = ApprovalEnd(how="swept", who=who, when=now.isoformat())
+    ended = ApprovalEnd(how=SWEPT, who=who, when=now.isoformat())
     write_approval(place, replace(approval, ended=ended), replacing=replacing)

@@ -34,8 +34,12 @@ APPROVAL_NAME = "approval.json"
 APPROVAL_FORMAT: Final = 1
 
 
+REVOKED, RENEWED, SWEPT = "revoked", "renewed", "swept"
+"""How a person ends an approval, in the words of its record."""
+
+
 class ApprovalEnd(TypedDict):
-    """How an approval ended, by whom, and when."""
+    """How an approval ended, by whom, and when. If a policy ended it, `how` is a clause with the reason."""
 
     how: str
     who: str
