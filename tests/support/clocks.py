@@ -31,7 +31,7 @@ def wait_until_passed(
     while (time_now := now()) <= moment + resolution:
         if time.monotonic() > limit:
             raise TimeoutError(f"the store's clock isn't moving at {time_now}")
-        # the servers of tests have this machine's clock, so that asking before its next second is in vain
+        # servers in tests have this machine's clock: there is no point in asking before its next second
         next_second_s = 1.01 - time.time() % 1
         time.sleep(next_second_s if resolution >= timedelta(seconds=1) else min(0.05, resolution.total_seconds()))
     return time_now
