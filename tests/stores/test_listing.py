@@ -107,21 +107,22 @@ def test_a_namespace_with_unusual_slashes_is_used_as_written_or_refused(provider
         assert all_keys(store) == ["data/y"]
 
 
-@pytest.mark.parametrize("page_size", [1, 2, 3, 1000])
-def test_every_key_is_listed_once_for_any_page_size(store: Store, provider: Provider, page_size: int) -> None:
+def test_every_key_is_listed_once_for_any_page_size(store: Store) -> None:
     """No page has more keys than requested."""
     write_all(store, TREE)
 
-    pages = list(store.pages("", page_size=page_size))
-    listed = [entry.key for page in pages for entry in page.objects]
+    for page_size in (1, 2, 3, 1000):
+        pages = list(store.pages("", page_size=page_size))
+        listed = [entry.key for page in pages for entry in page.objects]
 
-    assert in_bytes(listed) == TREE
-    assert all(len(page.objects) <= page_size for page in pages)
-    assert all(page.unreadable_names == 0 for page in pages)
+        assert in_bytes(listed) == TREE
+        assert all(len(page.objects) <= page_size for page in pages)
+        assert all(page.unreadable_names == 0 for page in pages)
 
 
+@pytest.mark.parametrize("provider", ["local", "seaweedfs"], indirect=True)
 def test_a_listing_continues_after_a_thousand_keys(store: Store) -> None:
-    """Servers end a page after a thousand keys."""
+    """A page has at most a thousand keys, as S3 allows."""
     wanted = [f"data/slice/{number:05}" for number in range(1_050)]
     write_all(store, wanted)
 
@@ -141,18 +142,15 @@ def test_keys_are_listed_in_byte_order(store: Store, provider: Provider) -> None
     assert all_keys(store, page_size=2) == TREE
 
 
-@pytest.mark.parametrize(
-    "after", ["", "0", "A", "a", "a-", "a-b", "a.", "a/", "a/b", "a/bz", "a/c/", "a/c/d", "z", "😀"]
-)
-def test_start_after_lists_exactly_the_keys_after_it(store: Store, provider: Provider, after: str) -> None:
+def test_start_after_lists_exactly_the_keys_after_it(store: Store, provider: Provider) -> None:
     """The key may or may not exist."""
     provider.needs("byte_order", has=provider.capabilities.byte_order)
     write_all(store, TREE)
 
-    assert all_keys(store, start_after=after) == [key for key in TREE if key.encode() > after.encode()]
-    assert all_keys(store, "a/", start_after=after) == [
-        key for key in TREE if key.startswith("a/") and key.encode() > after.encode()
-    ]
+    for after in ("", "0", "A", "a", "a-", "a-b", "a.", "a/", "a/b", "a/bz", "a/c/", "a/c/d", "z", "😀"):
+        for prefix in ("", "a/"):
+            expected = [key for key in TREE if key.startswith(prefix) and key.encode() > after.encode()]
+            assert all_keys(store, prefix, start_after=after) == expected, after
 
 
 def test_start_after_is_refused_if_listings_are_not_in_byte_order(store: Store, provider: Provider) -> None:
@@ -169,15 +167,16 @@ def test_start_after_with_a_delimiter_is_refused(store: Store) -> None:
         list(store.pages("", start_after="a", delimiter="/"))
 
 
-@pytest.mark.parametrize("page_size", [1, 3, 1000])
-def test_with_a_delimiter_each_key_is_listed_or_represented_by_its_prefix(store: Store, page_size: int) -> None:
+def test_with_a_delimiter_each_key_is_listed_or_represented_by_its_prefix(store: Store) -> None:
     """Each prefix is listed once."""
     write_all(store, TREE)
 
-    pages = list(store.pages("", delimiter="/", page_size=page_size))
+    for page_size in (1, 3, 1000):
+        pages = list(store.pages("", delimiter="/", page_size=page_size))
+        listed = in_bytes(entry.key for page in pages for entry in page.objects)
 
-    assert in_bytes(entry.key for page in pages for entry in page.objects) == [key for key in TREE if "/" not in key]
-    assert in_bytes(prefix for page in pages for prefix in page.prefixes) == ["a/", "data/"]
+        assert listed == [key for key in TREE if "/" not in key], page_size
+        assert in_bytes(prefix for page in pages for prefix in page.prefixes) == ["a/", "data/"], page_size
 
     [below] = store.pages("a/", delimiter="/")
 

@@ -111,6 +111,19 @@ def local(folder: Path) -> Provider:
     )
 
 
+SEAWEEDFS_UNSUPPORTED_KEYS = frozenset(
+    {
+        keys.EMPTY_SEGMENT,
+        keys.LEADING_SLASH,
+        keys.TRAILING_SLASH,
+        keys.DOT_SEGMENT,
+        keys.NUL,
+        keys.LONG_SEGMENT,
+        keys.BACKSLASH,
+    }
+)
+
+
 def seaweedfs(server: S3Server) -> Provider:
     return Provider(
         name="seaweedfs",
@@ -119,17 +132,7 @@ def seaweedfs(server: S3Server) -> Provider:
         capabilities=Capabilities(
             byte_order=False,
             md5_etags=True,
-            unsupported_keys=frozenset(
-                {
-                    keys.EMPTY_SEGMENT,
-                    keys.LEADING_SLASH,
-                    keys.TRAILING_SLASH,
-                    keys.DOT_SEGMENT,
-                    keys.NUL,
-                    keys.LONG_SEGMENT,
-                    keys.BACKSLASH,
-                }
-            ),
+            unsupported_keys=SEAWEEDFS_UNSUPPORTED_KEYS,
         ),
         reasons={
             "byte_order": "it lists a/b before a-b, as it walks folders; and start_after=a loses a/b",
