@@ -25,9 +25,9 @@ LONGEST_FIRST = (
     "sweep/test_faults.py", "stores/test_parallel_listing.py", "property/test_retention.py",
     "commands/test_documented_commands.py",
     "cluster/test_standalone.py", "sweep/test_recorded_foreign_marks.py", "recordings/test_holds.py",
-    "commands/test_demo_in_stores.py", "stores/test_keys.py", "recordings/test_rebuilt_repositories.py",
+    "commands/test_demo.py", "stores/test_keys.py", "recordings/test_rebuilt_repositories.py",
     "outage/test_outages.py", "property/test_marks_with_holds.py", "fault/test_damaged.py",
-    "backup/test_commands.py", "exhaustive/test_losses.py", "sweep/test_killed.py", "commands/test_demo.py",
+    "backup/test_commands.py", "exhaustive/test_losses.py", "sweep/test_killed.py",
 )  # fmt: skip
 
 

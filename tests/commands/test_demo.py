@@ -1,4 +1,8 @@
-"""`lakegc demo` for somebody who has no settings yet, and the commands that it suggests typing next."""
+"""`lakegc demo` with its objects in an object store, on a real server, and the commands that it suggests typing next.
+
+In CI that is SeaweedFS; LAKEGC_LONG_TESTS=1 has each kind of object store that lakegc knows. `.ci/run` also runs the
+demo with its objects in a folder, as somebody without settings does.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,7 @@ import dagster as dg
 import platformdirs
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from pydantic import SecretStr
 
 from lakegc_assets.notifications.run_events import notifications_of
 from lakegc_assets.rules.brakes import BrakeLimits, brakes
@@ -26,10 +31,19 @@ from spark_resources.mark_store.record import MarkRecord
 from spark_resources.settings import Settings
 from spark_resources.spark.session import SMALL_DATA_SETTINGS
 from tests.support.command_line import Lakegc
+from tests.support.store_providers import Provider, all_keys
 
 LAKEGC = str(Path(sys.executable).with_name("lakegc"))
 SECRET = "a-spark-key-for-nobodys-eyes"
 LIMIT_S = 240
+STORES = ("seaweedfs", "gcs", "azure")
+pytestmark = pytest.mark.parametrize(
+    "provider", STORES if os.environ.get("LAKEGC_LONG_TESTS") else STORES[:1], indirect=True
+)
+
+
+def as_variables(settings: Mapping[str, str]) -> dict[str, str]:
+    return {f"LAKEGC_{name.upper()}": value for name, value in settings.items()}
 
 
 def fresh(home: Path) -> dict[str, str]:
@@ -44,16 +58,27 @@ def fresh(home: Path) -> dict[str, str]:
     }
 
 
+def as_settings(provider: Provider) -> dict[str, str]:
+    """The settings that open a store, as texts."""
+    fields = {name: getattr(provider.settings, name) for name in provider.settings.model_fields_set}
+    named = {name: value for name, value in fields.items() if name.startswith(("s3_", "azure_", "gcs_"))}
+    return {
+        name: value.get_secret_value() if isinstance(value, SecretStr) else str(value) for name, value in named.items()
+    }
+
+
 @dataclass(frozen=True)
 class Demo:
-    """The output of the demo, and the folder of its sandbox."""
+    """The output of the demo, the folder of its sandbox, and the place of its objects."""
 
     home: Path
     done: subprocess.CompletedProcess[str]
+    provider: Provider
+    place: str
 
     @property
     def folder(self) -> Path:
-        (printed,) = re.findall(r"lakegc sandbox up --folder (.+)", self.done.stdout)
+        (printed,) = re.findall(r"lakegc sandbox up --folder (\S+) --store", self.done.stdout)
         return Path(printed)
 
     def table(self, title: str) -> list[list[str]]:
@@ -63,14 +88,17 @@ class Demo:
 
 
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
+def demo(provider: Provider, tmp_path_factory: pytest.TempPathFactory) -> Demo:
     """The demo, run with an empty home folder."""
     home = tmp_path_factory.mktemp("nobody") / "home"
     home.mkdir()
     conf = json.dumps({**SMALL_DATA_SETTINGS, "spark.hadoop.fs.s3a.secret.key": SECRET})
-    env = {**fresh(home), "LAKEGC_SPARK_CONF": conf, "LAKEGC_METRICS_FILE": str(home.parent / "lakegc.prom")}
-    completed = subprocess.run([LAKEGC, "demo"], env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    return Demo(home, completed)
+    own = {"LAKEGC_SPARK_CONF": conf, "LAKEGC_METRICS_FILE": str(home.parent / "lakegc.prom")}
+    env = {**fresh(home), **as_variables(as_settings(provider)), **own}
+    place = provider.uri()
+    command = [LAKEGC, "demo", "--store", place]
+    completed = subprocess.run(command, env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    return Demo(home, completed, provider, place)
 
 
 def test_the_demo_expires_the_six_objects_of_the_documented_example(demo: Demo) -> None:
@@ -80,7 +108,7 @@ def test_the_demo_expires_the_six_objects_of_the_documented_example(demo: Demo) 
     addresses = [row[3] for row in demo.table("Expired objects")]
 
     assert paths == ["dev/added-03-14.txt", *["overwritten-every-time.txt"] * 5]
-    assert all((demo.folder / "objects/worked-example" / address).exists() for address in addresses)
+    assert set(addresses) <= set(all_keys(demo.provider.open(f"{demo.place}/worked-example")))
     assert "\n6 of 20 objects are expired (" in demo.done.stdout
 
 
@@ -166,29 +194,37 @@ def settings_in(text: str) -> Mapping[str, str]:
 
 def test_the_commands_that_the_demo_prints_work(demo: Demo, lakegc: Lakegc) -> None:
     """The sandbox serves at the printed address and exits cleanly, and the printed settings lead to the mark."""
-    command = [LAKEGC, "sandbox", "up", "--folder", str(demo.folder), "--port", "0"]
-    with subprocess.Popen(command, env=fresh(demo.home), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    command = [LAKEGC, "sandbox", "up", "--folder", str(demo.folder), "--store", demo.place, "--port", "0"]
+    env = {**fresh(demo.home), **as_variables(as_settings(demo.provider))}
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         try:
             settings = settings_in(printed_until(process, "Press Ctrl-C"))
             with urllib.request.urlopen(f"{settings['endpoint_url']}/api/v1/healthcheck", timeout=60) as response:
                 assert response.status < 300
-            listed = lakegc(settings, "review", "worked-example", "demo", "--list")
-            totals = json.loads(lakegc(settings, "review", "worked-example", "--format", "json").out)
+            together = {**as_settings(demo.provider), **settings}
+            listed = lakegc.output(together, "review", "worked-example", "demo", "--list")
+            totals = json.loads(lakegc.output(together, "review", "worked-example", "--format", "json"))
             process.terminate()
             rest, errors = process.communicate(timeout=LIMIT_S)
         finally:
             process.kill()
 
-    assert set(settings) == {"endpoint_url", "access_key_id", "secret_access_key", "local_path"}
-    assert len(listed.out.splitlines()) == totals["objects"] == 6
+    assert {"endpoint_url", "access_key_id", "secret_access_key"} <= set(settings)
+    assert len(listed.splitlines()) == totals["objects"] == 6
     assert (process.returncode, errors) == (0, b"")
     assert rest.decode().strip().endswith("stopped")
 
 
+def test_a_second_demo_in_the_same_place_is_refused(demo: Demo, lakegc: Lakegc, tmp_path: Path) -> None:
+    second = lakegc(as_settings(demo.provider), "demo", "--folder", str(tmp_path / "second"), "--store", demo.place)
+
+    second.stopped(2, "needs an empty location", demo.place)
+
+
 def test_no_brake_trips_in_the_demo(demo: Demo) -> None:
     """The six expired objects of its twenty are the first that expire in this repository."""
-    [written] = demo.folder.rglob("lakegc/demo/mark.json")
-    record = MarkRecord.from_json(written.read_bytes(), "the demo's mark")
+    store = demo.provider.open(f"{demo.place}/worked-example")
+    record = MarkRecord.from_json(store.read("_lakefs/retention/gc/lakegc/demo/mark.json"), "the demo's mark")
     finished = record.finished
     assert finished is not None
 

@@ -52,7 +52,7 @@ PLACEHOLDERS = {
 
 RUN_ELSEWHERE = {
     r"python3 -m venv \.uv && .*": ".ci/run runs these two, as the README has them",
-    r"lakegc demo --store URI": "tests/commands/test_demo_in_stores.py",
+    r"lakegc demo --store URI": "tests/commands/test_demo.py",
     r"lakegc sandbox up": "serves until it is stopped: tests/unit/test_sandbox_up.py",
     r"lakegc sandbox up --store s3://bucket/prefix": "tests/unit/test_sandbox_stores.py",
     r"lakegc ui": "serves until it is stopped: tests/ui/test_ui.py",
