@@ -19,7 +19,7 @@ from lakegc_assets.notifications.metrics import publish_backup
 from lakegc_assets.partitions import PARTITIONS
 from lakegc_assets.progress import logged_and_published, warning_logger
 from lakegc_assets.resources import MarksResource
-from spark_resources.errors import WrongUsage
+from spark_resources.errors import WrongUsage, capitalized
 from spark_resources.model import Partition
 
 ASSET = "backup"
@@ -96,6 +96,8 @@ def backup_result(partition: Partition, summary: Backup, where: str) -> dg.Mater
 
 def summary_in_words(partition: Partition, summary: Backup) -> str:
     """How much was copied, as Markdown."""
+    if summary.is_empty:
+        return f"**{capitalized(summary.sentence(partition.repository))}.**"
     missing = (
         ""
         if summary.copied == summary.marked

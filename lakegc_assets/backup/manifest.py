@@ -78,17 +78,28 @@ class Backup(Record):
     def copied_bytes(self) -> int:
         return sum(self.sizes.get(outcome, 0) for outcome in HAS_COPY)
 
-    def sentence(self) -> str:
-        """The result in one or two sentences."""
+    @property
+    def is_empty(self) -> bool:
+        """Whether the backup has none of the mark's objects, although the mark isn't empty."""
+        return self.marked > 0 and self.copied == 0
+
+    def sentence(self, repository: str) -> str:
+        """The result in a few sentences, with the next step if objects are missing. `repository` is the name in the
+        settings, which may include that of its server."""
         by_outcome = (f"{count:,} {outcome_in_words(outcome)}" for outcome, count in sorted(self.objects.items()))
         counts = ", ".join(by_outcome) or "empty"
         marked = plural(self.marked, "object")
-        text = f"backup of mark {self.subject.mark_id} of {self.subject.repository}, {marked}: {counts}"
+        text = f"backup of mark {self.subject.mark_id} of {repository}, {marked}: {counts}"
         if archived := self.objects.get(CopyStatus.COLD.value):
             text += (
                 f". {plural(archived, 'object')} in an archive tier can't be read: restore archived objects in the "
                 "store, then run the same command again. Until then, a sweep that requires this backup keeps the "
                 "objects that are missing from it"
+            )
+        elif self.is_empty:
+            text += (
+                ". Nothing was copied, because every object changed or vanished after the mark. A sweep of this mark "
+                f"doesn't delete changed objects, either. Make a new mark: lakegc mark {repository}"
             )
         return text
 

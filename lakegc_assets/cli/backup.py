@@ -75,20 +75,21 @@ def backup(repository: str, name: str, to: str, limits: CopyLimits) -> tuple[Bac
     return summary, to
 
 
-def show_backup(result: tuple[Backup, str], *, as_json: bool) -> None:
-    """Print the summary of a backup. Raises `FinishedWithFailures` if archived objects could not be copied."""
+def show_backup(repository: str, result: tuple[Backup, str], *, as_json: bool) -> None:
+    """Print the summary of a backup. Raises `FinishedWithFailures` if archived objects could not be copied, or if
+    nothing was copied because every object changed or vanished after the mark."""
     summary, to = result
     with printing():
         if as_json:
             sys.stdout.write(summary.to_json().decode() + "\n")
         else:
-            show_summary(summary, to)
-    if summary.objects.get(CopyStatus.COLD.value):
-        raise FinishedWithFailures(summary.sentence())
+            show_summary(repository, summary, to)
+    if summary.objects.get(CopyStatus.COLD.value) or summary.is_empty:
+        raise FinishedWithFailures(summary.sentence(repository))
 
 
-def show_summary(summary: Backup, to: str) -> None:
-    title = f"Backup of mark {summary.subject.mark_id} of {summary.subject.repository}"
+def show_summary(repository: str, summary: Backup, to: str) -> None:
+    title = f"Backup of mark {summary.subject.mark_id} of {repository}"
     print_table(
         title,
         outcomes_table(
@@ -97,12 +98,15 @@ def show_summary(summary: Backup, to: str) -> None:
     )
     not_copied = summary.marked - summary.copied
     list_location = f"the backup's list of objects ({summary.dataset['folder']} in {to})"
+    if summary.is_empty:
+        print_sentence(f"The reason for each object is in {list_location}.")
+        return
     why = f". For the other {not_copied:,}, the reason is in {list_location}" if not_copied else ""
     print_sentence(
         f"{summary.copied:,} of the mark's {plural(summary.marked, 'object')} {is_or_are(summary.copied)} in the "
         f"backup; each copy was verified against its original{why}. The backup took {summary.seconds:,.1f} s."
     )
-    repository_and_mark = (summary.subject.repository, summary.subject.mark_id)
+    repository_and_mark = (repository, summary.subject.mark_id)
     sample_size = str(min(100, max(1, summary.copied)))
     print_command("Restore the objects", command("restore", *repository_and_mark, to))
     print_command(

@@ -320,7 +320,7 @@ def backup(
     name = resolve_partition(repository, mark_id).mark_id if mark_id == "latest" else mark_id
     with progress(repository, name):
         result = backups.backup(repository, name, to, limits)
-    backups.show_backup(result, as_json=output is Format.JSON)
+    backups.show_backup(repository, result, as_json=output is Format.JSON)
 
 
 @app.command()

@@ -116,9 +116,10 @@ def create_folder(to: str) -> StoreSettings:
 
 
 def test_a_backup_counts_vanished_and_changed_objects_and_a_restore_reports_keys_without_a_copy(
-    commands: Commands, lake: ApprovalLake, tmp_path: Path
+    commands: Commands, lake: ApprovalLake, lakegc: Lakegc, tmp_path: Path
 ) -> None:
-    """The other given keys are restored. A prefix without any copies is refused."""
+    """The other given keys are restored. A prefix without any copies is refused. A backup into which nothing was copied
+    fails, and no restore is offered."""
     to = str(tmp_path / "to")
     lake.add_mark(ADDRESSES)
     write_objects(lake, ADDRESSES[1:3])
@@ -140,11 +141,18 @@ def test_a_backup_counts_vanished_and_changed_objects_and_a_restore_reports_keys
     by_keys = lake.place.store().read("legacy")
     commands.fails(2, ["'lega/'", "review --list"], "restore", "m1", to, "--prefix", "lega/")
     by_prefix = commands("restore", "m1", to, "--prefix", "data/s/t")
+    by_prefix_content = lake.place.store().read("data/s/two\nlines")
+    write_objects(lake, ADDRESSES, b"22")
+    nothing = lakegc(lake.sandbox.settings, "backup", lake.name, "m1", str(tmp_path / "other"))
 
     assert outcome["objects"] == {"changed": 1, "copied": 2, "vanished": 1}
     assert by_keys == b"1"
     assert by_prefix["objects"] == {"copied": 1}
-    assert lake.place.store().read("data/s/two\nlines") == b"1"
+    assert by_prefix_content == b"1"
+    assert nothing.code == 4
+    assert "4 changed. Nothing was copied, because every object changed" in nothing.err
+    assert f"Make a new mark: lakegc mark {lake.name}" in nothing.err
+    assert "lakegc restore" not in nothing.out
 
 
 def test_a_restore_drill_reports_altered_copies_and_leaves_nothing_behind(
