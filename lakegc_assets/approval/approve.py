@@ -37,7 +37,7 @@ from lakegc_assets.approval.preconditions import (
 from lakegc_assets.approval.proposals import ApprovalRequest, Proposal, refuse_unusable_foreign_mark, refuse_used
 from lakegc_assets.approval.verify_files import check_files, foreign_files
 from lakegc_assets.mark.context import Target
-from lakegc_assets.rules.brakes import BrakeLimits, effective_time
+from lakegc_assets.rules.brakes import BrakeLimits, brakes, effective_time
 from spark_resources.errors import DamagedData, Refused, WrongUsage
 from spark_resources.lakefs import LakeFS
 from spark_resources.mark_store.announcement import announcement_key, read_announcement, withdraw_announcement
@@ -320,15 +320,26 @@ def verify_approved(target: Target, record: MarkRecord, approval: Approval | Non
     verify_recorded_files(target, record)
 
 
-def check_approved(target: Target, record: MarkRecord, approval: Approval | None, *, now: datetime) -> None:
-    """Raise `Refused` unless this approval is valid now for this mark and unused. The mark's files aren't read."""
+def check_approved(
+    target: Target,
+    record: MarkRecord,
+    approval: Approval | None,
+    *,
+    now: datetime,
+    limits: BrakeLimits | None = None,
+) -> None:
+    """Raise `Refused` unless this approval is valid now for this mark and unused. The mark's files aren't read.
+
+    With `limits`, the error has the complete command that approves the mark, with the brakes to release.
+    """
     from lakegc_assets.mark.preconditions import (
         refuse_different_repository,  # imports Dagster, which reviews don't need
     )
 
     refuse_different_repository(record, target)
     refuse_used(Proposal(target, record, record.digest or ""))
-    check_status(record.repository, record.mark_id, approval_status(record, approval, now=now), approval)
+    tripped = [] if limits is None else [brake.name for brake in brakes(record, limits, now=now) if brake.tripped]
+    check_status(record.repository, record.mark_id, approval_status(record, approval, now=now), approval, tripped)
     assert approval is not None
     refuse_without_announcement(target.place, record, approval)
 
@@ -367,7 +378,10 @@ def verify_foreign(target: Target, foreign: ReferenceMark, approval: Approval | 
     check_foreign_approved(target, foreign, approval, now=now)
     files = foreign_files(target, foreign)
     if approval is None or files.digest != approval.digest:
-        raise Refused(f"the files of {name} have changed since the approval. Make a new mark.", invariant=7)
+        raise Refused(
+            f"the files of {name} have changed since the approval. Make a new mark: lakegc mark {target.repository.id}",
+            invariant=7,
+        )
 
 
 def check_foreign_approved(target: Target, foreign: ReferenceMark, approval: Approval | None, *, now: datetime) -> None:

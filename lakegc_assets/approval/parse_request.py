@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Iterable, Mapping
 
 from lakegc_assets.rules.brakes import BRAKES, OTHERS, name_of_release
 from spark_resources.errors import WrongUsage, did_you_mean
 
 MAX_LENGTH = 1_000  # characters of a name or a reason
 MIN_DIGEST_CHARACTERS = 12  # the shortest prefix of a digest that is accepted
+PLACEHOLDER = "WHY"  # in printed commands; refused as a reason, so that nobody releases a brake by pasting one
 
 
 def known_brake(name: str) -> str:
@@ -24,6 +26,11 @@ def known_brake(name: str) -> str:
             f"{name_of_release('REPOSITORY')}"
         )
     return name
+
+
+def release_options(tripped: Iterable[str], reasons: Mapping[str, str] = {}) -> list[str]:
+    """The options of `lakegc approve` that release these brakes, with a placeholder for each missing reason."""
+    return [part for name in tripped for part in ("--release", name, "--because", reasons.get(name, PLACEHOLDER))]
 
 
 def single_line(text: str, what: str) -> str:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 
+from lakegc_assets.approval.parse_request import PLACEHOLDER, release_options
 from lakegc_assets.approval.proposals import ApprovalRequest, Proposal, read_if_intact, refuse_used
 from lakegc_assets.approval.verify_files import check_files, foreign_files
 from lakegc_assets.formatting import plural, rules_in_words
+from lakegc_assets.mark.context import Target
 from lakegc_assets.rules.brakes import BrakeLimits, brakes, servers_read
-from spark_resources.errors import NothingToDo, Refused, WrongUsage
+from spark_resources.errors import NothingToDo, Refused, WrongUsage, full_stop
 from spark_resources.lakefs import LakeFS
 from spark_resources.mark_store.approval import RENEWED, REVOKED, SWEPT, Approval, ApprovalEnd, ApprovalStatus
 from spark_resources.mark_store.foreign_expired_set import reference_mark
@@ -146,23 +148,39 @@ def check_brakes(proposal: Proposal, released: Mapping[str, str], limits: BrakeL
         raise StoppedByBrakes(stopped, tuple(tripped))
 
 
+class OutdatedMark(Refused):
+    """Raised if a mark was made with rules, holds or servers other than today's. `change` says what has changed."""
+
+    def __init__(self, change: str, repository: str, *, invariant: int) -> None:
+        super().__init__(f"{full_stop(change)} Make a new mark: lakegc mark {repository}", invariant=invariant)
+        self.change = change
+
+
 def check_unchanged(proposal: Proposal, lakefs: LakeFS) -> None:
-    """Raise `Refused` if rules or holds have changed since the mark was made, or if it was made without a server that
-    is in the settings now. Accepts foreign marks, which record none of these."""
-    if proposal.foreign is not None:
-        return
-    record, target = proposal.record, proposal.target
+    """Raise `OutdatedMark` if rules or holds have changed since the mark was made, or if it was made without a server
+    that is in the settings now. Accepts foreign marks, which record none of these."""
+    if proposal.foreign is None:
+        for change in changes_since(proposal.record, proposal.target, lakefs):
+            raise change
+
+
+def changes_since(record: MarkRecord, target: Target, lakefs: LakeFS) -> Iterator[OutdatedMark]:
+    """What has changed since one of lakegc's marks was made, each as the error that an approval would raise."""
+    repository = target.repository.id
+    name = f"mark {record.mark_id} of {repository}"
     if added := servers_added_since(record, target.repository.server, lakefs.servers):
-        raise Refused(
-            f"{proposal.name} was made without servers that are in the settings now: {', '.join(added)}. Their "
-            "repositories may refer to objects of this mark. Make a new mark.",
+        yield OutdatedMark(
+            f"{name} was made without servers that are in the settings now: {', '.join(added)}. Their repositories may "
+            "refer to objects of this mark",
+            repository,
             invariant=2,
         )
-    rules, holds = lakefs.rules(record.repository), read_holds(target.place, target.configured_holds)
+    rules, holds = lakefs.rules(repository), read_holds(target.place, target.configured_holds)
     if rules != record.rules:
-        raise Refused(
-            f"the retention rules of {record.repository} were changed after {proposal.name} was made, from "
-            f"{rules_in_words(record.rules)} to {rules_in_words(rules)}. Make a new mark.",
+        yield OutdatedMark(
+            f"the retention rules of {repository} were changed after {name} was made, from "
+            f"{rules_in_words(record.rules)} to {rules_in_words(rules)}",
+            repository,
             invariant=7,
         )
     if holds.sha256 != record.holds["sha256"]:
@@ -170,9 +188,10 @@ def check_unchanged(proposal: Proposal, lakefs: LakeFS) -> None:
         changes = [f"added {hold_id}" for hold_id in sorted(after - before)] + [
             f"dropped {hold_id}" for hold_id in sorted(before - after)
         ]
-        raise Refused(
-            f"the holds of {record.repository} were changed after {proposal.name} was made "
-            f"({', '.join(changes) or 'same ids, different definitions'}). Make a new mark.",
+        yield OutdatedMark(
+            f"the holds of {repository} were changed after {name} was made "
+            f"({', '.join(changes) or 'same ids, different definitions'})",
+            repository,
             invariant=7,
         )
 
@@ -196,7 +215,7 @@ def check_record(record: MarkRecord) -> None:
     if digest_of(record) != record.digest:
         raise Refused(
             f"the record of mark {record.mark_id} of {record.repository} was altered after the mark was made: its "
-            "digest doesn't match its content. Make a new mark.",
+            f"digest doesn't match its content. Make a new mark: lakegc mark {record.repository}",
             invariant=7,
         )
 
@@ -214,8 +233,11 @@ def check_foreign(proposal: Proposal) -> None:
         )
 
 
-def check_status(repository: str, mark: str, status: ApprovalStatus, approval: Approval | None) -> None:
-    """Raise `Refused` (invariant 7) unless a mark is approved. `mark` is its id, or `layout/id` for a foreign mark."""
+def check_status(
+    repository: str, mark: str, status: ApprovalStatus, approval: Approval | None, tripped: Sequence[str] = ()
+) -> None:
+    """Raise `Refused` (invariant 7) unless a mark is approved. `mark` is its id, or `layout/id` for a foreign mark;
+    `tripped` are the brakes, if known, that an approval has to release."""
     if status is ApprovalStatus.APPROVED:
         return
     why = {
@@ -224,8 +246,10 @@ def check_status(repository: str, mark: str, status: ApprovalStatus, approval: A
         ApprovalStatus.EXPIRED: f"was approved until {approval.until:%Y-%m-%d %H:%M} UTC" if approval else "",
     }[status]
     error_type = NothingToDo if status is ApprovalStatus.NONE else Refused
+    options = "".join(f" {option}" for option in release_options(tripped))
+    reasons = f" (replace each {PLACEHOLDER} with your reason)" if tripped else ""
     raise error_type(
         f"mark {mark.rpartition('/')[2]} of {repository} {why}. To review it: lakegc review {repository} {mark}. To "
-        f"approve it: lakegc approve {repository} {mark}, or the job approve in Dagster.",
+        f"approve it: lakegc approve {repository} {mark}{options}{reasons}, or the job approve in Dagster.",
         invariant=7,
     )

@@ -113,7 +113,7 @@ def refuse_unfinished(record: MarkRecord) -> None:
     if record.finished is None:
         reason = f": {record.failure}" if record.failure else ""
         problem = full_stop(f"mark {record.mark_id} of {record.repository} is not finished ({record.state}){reason}")
-        raise WrongUsage(f"{problem} Resume it in Dagster's UI, or make a new mark.")
+        raise WrongUsage(f"{problem} Resume it in Dagster's UI, or make a new mark: lakegc mark {record.repository}")
 
 
 def refuse_unusable_foreign_mark(target: Target, foreign: ReferenceMark) -> None:
@@ -122,7 +122,7 @@ def refuse_unusable_foreign_mark(target: Target, foreign: ReferenceMark) -> None
         raise Refused(
             f"mark {foreign.mark_id} is older than the repository {target.repository.id}, which was created on "
             f"{target.repository.created:%Y-%m-%d %H:%M:%S} UTC, so the mark was made for an earlier repository with "
-            "this name. Make a new mark.",
+            f"this name. Make a new mark: lakegc mark {target.repository.id}",
             invariant=7,
         )
     if foreign.layout in LAYOUTS_WITH_SUMMARY and (
@@ -130,17 +130,19 @@ def refuse_unusable_foreign_mark(target: Target, foreign: ReferenceMark) -> None
     ):
         raise WrongUsage(
             f"mark {foreign.mark_id} of {target.repository.id} is not finished: the reference collector wrote no "
-            "summary that reports success. Make a new mark."
+            f"summary that reports success. Make a new mark: lakegc mark {target.repository.id}"
         )
 
 
 def refuse_used(proposal: Proposal) -> None:
     """Raise `Refused` if a mark is being swept, was swept, was superseded by a newer one, or was retired."""
     refuse_retired(proposal.record)
-    state = proposal.record.state
+    state, mark_again = proposal.record.state, f"lakegc mark {proposal.target.repository.id}"
     if state in USED_STATES:
         raise NothingToDo(
-            f"the approval of {proposal.name} has been used: the mark's state is {state}. Make a new mark.", invariant=7
+            f"the approval of {proposal.name} has been used: the mark's state is {state}. Make a new mark: "
+            f"{mark_again}",
+            invariant=7,
         )
     if state is MarkState.SUPERSEDED:
         raise Refused(f"{proposal.name} is superseded by a newer mark. Review and approve that mark.", invariant=7)
@@ -150,12 +152,13 @@ def refuse_used(proposal: Proposal) -> None:
     if sweep is not None and sweep.record.state in USED_STATES:
         raise NothingToDo(
             f"the approval of {proposal.name} has been used: the mark's state is {sweep.record.state}. Make a new "
-            "mark.",
+            f"mark: {mark_again}",
             invariant=7,
         )
     if (approval := read_if_intact(proposal)) and approval.ended and approval.ended["how"] == SWEPT:
         raise NothingToDo(
-            f"the approval of {proposal.name} has been used: the mark was swept. Make a new mark.", invariant=7
+            f"the approval of {proposal.name} has been used: the mark was swept. Make a new mark: {mark_again}",
+            invariant=7,
         )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from rich.table import Table
 
 from lakegc_assets.approval import approve as approval
-from lakegc_assets.approval.parse_request import known_brake, single_line
+from lakegc_assets.approval.parse_request import PLACEHOLDER, known_brake, release_options, single_line
 from lakegc_assets.approval.preconditions import BrakeNotTripped, StoppedByBrakes
 from lakegc_assets.approval.proposals import ApprovalRequest, Proposal, propose
 from lakegc_assets.cli import brakes_table
@@ -63,8 +63,6 @@ def approve(repository: str, mark_id: str, options: ApproveOptions, *, as_json: 
             "--yes requires --digest, the digest of the set that was reviewed. To see it: "
             f"{command('review', repository, mark_id)}"
         )
-    if not options.yes and not sys.stdin.isatty():
-        raise WrongUsage("approval needs a terminal to prompt for confirmation. In a script, pass --yes and --digest.")
     servers = Servers.configured()
     target = with_probed_capabilities(servers.target(repository))
     proposal = propose(target, resolve_mark_id(target.place, repository, mark_id), now=target.place.store().now())
@@ -111,11 +109,7 @@ def full_command(
     arguments = [part for name, value in values.items() if value is not None for part in (name, value)]
     flags = {"--yes": options.yes, "--for-reference": options.for_reference}
     arguments += [name for name, is_set in flags.items() if is_set]
-    releases = [
-        part
-        for name in tripped
-        for part in ("--release", name, "--because", released.get(name, brakes_table.PLACEHOLDER))
-    ]
+    releases = release_options(tripped, released)
     return command("approve", proposal.target.repository.id, mark_name(proposal), *arguments, *releases)
 
 
@@ -167,7 +161,7 @@ def released_brakes(releases: Sequence[str], reasons: Sequence[str]) -> dict[str
         )
     released: dict[str, str] = {}
     for name, reason in zip(releases, reasons, strict=True):
-        if reason.strip() == brakes_table.PLACEHOLDER:
+        if reason.strip() == PLACEHOLDER:
             raise WrongUsage(f"replace {reason} with your reason for releasing the brake '{name}'")
         if name in released:
             raise WrongUsage(f"--release names the brake '{name}' twice: pass it once, with one reason")
@@ -199,7 +193,10 @@ def current_user() -> str:
 
 
 def ask_for_confirmation(proposal: Proposal, options: ApproveOptions) -> None:
-    """Show what would be approved, and ask for confirmation. Raises `WrongUsage` if it isn't given."""
+    """Show what would be approved, and ask for confirmation. Raises `WrongUsage` if it isn't given, or if standard
+    input isn't a terminal."""
+    if not sys.stdin.isatty():
+        raise WrongUsage("approval needs a terminal to prompt for confirmation. In a script, pass --yes and --digest.")
     show(proposal, options)
     answer = read_answer(f"Type '{CONFIRMATION}' to approve the deletion of these objects, anything else to cancel: ")
     if answer.strip() != CONFIRMATION:

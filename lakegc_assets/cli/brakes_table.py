@@ -16,8 +16,6 @@ from spark_resources.host.user_folders import home_folder
 from spark_resources.mark_store.record import MarkRecord
 from spark_resources.settings import Settings
 
-PLACEHOLDER = "WHY"  # in printed commands; refused as a reason, so that nobody releases a brake by pasting one
-
 
 def configured_brakes(record: MarkRecord, *, now: datetime) -> tuple[Brake, ...]:
     """The brakes of a finished mark with the configured limits. `now` is by the store's clock."""

@@ -199,7 +199,11 @@ def resolve_mark_id(place: Place, repository: str, mark_id: str) -> str:
 def open_mark(repository: str, mark_id: str) -> Mark:
     """One of lakegc's finished marks; 'latest' is the newest one. Raises `NotFound` if there is no such mark,
     `WrongUsage` if it isn't finished, `Retired` if it was retired."""
-    place = Servers.configured().target(repository).place
+    return open_mark_in(Servers.configured().target(repository).place, repository, mark_id)
+
+
+def open_mark_in(place: Place, repository: str, mark_id: str) -> Mark:
+    """Like `open_mark`, for the namespace of the repository."""
     mark = Mark.open(place, resolve_mark_id(place, repository, mark_id))
     refuse_retired(mark.record)
     if mark.record.finished is None:

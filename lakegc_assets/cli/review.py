@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from rich.table import Table
 
+from lakegc_assets.approval.mark_states import state_of
+from lakegc_assets.approval.parse_request import release_options
+from lakegc_assets.approval.preconditions import changes_since
 from lakegc_assets.cli import brakes_table as brakes
 from lakegc_assets.cli import diff
 from lakegc_assets.cli.console import age, cell, print_command, print_sentence, print_table, printing, size
 from lakegc_assets.cli.escaping import print_text
 from lakegc_assets.cli.invocation import command
-from lakegc_assets.cli.mark import Servers, announcement_in_words, expired_tables, open_mark, show_late_uploads
+from lakegc_assets.cli.mark import Servers, announcement_in_words, expired_tables, open_mark_in, show_late_uploads
 from lakegc_assets.cli.object_list import as_json, list_rows
 from lakegc_assets.cli.tables import show_totals, totals_document
 from lakegc_assets.formatting import fraction, money, monthly_cost, plural, rules_in_words
 from lakegc_assets.mark import dot_segments
 from lakegc_assets.mark.changed_rules import changed_rules
+from lakegc_assets.mark.context import Target
 from lakegc_assets.mark.sample_objects import Commit, commits_of, samples_by_kind
 from lakegc_assets.mark.totals import Totals, count_totals
 from lakegc_assets.rules.brakes import Brake
 from lakegc_assets.sweep.history import known_history, sweeps_since_in_words
-from spark_resources.errors import LakegcError, full_stop
+from spark_resources.errors import LakegcError, capitalized, full_stop
+from spark_resources.lakefs import LakeFS
+from spark_resources.mark_store.approval import ApprovalStatus
 from spark_resources.mark_store.mark import Mark
 from spark_resources.mark_store.record import MarkRecord, refuse_earlier_format
 from spark_resources.model import ExpiredReason, MarkState
@@ -39,8 +45,34 @@ NEVER_COMMITTED = (
 )
 
 
-NEXT_COMMANDS = {MarkState.MARKED: "approve", MarkState.APPROVED: "sweep"}
+NEXT_COMMANDS = {
+    MarkState.MARKED.value: "approve",
+    ApprovalStatus.EXPIRED.value: "approve",
+    ApprovalStatus.INCOMPLETE.value: "approve",
+    MarkState.APPROVED.value: "sweep",
+}
 """The command that follows a review, by the mark's state."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangesSince:
+    """How the rules, holds and servers have changed since a mark was made, as sentences. `unknown` is the reason if
+    they couldn't be compared."""
+
+    changes: tuple[str, ...] = ()
+    unknown: str | None = None
+
+    @classmethod
+    def of(cls, record: MarkRecord, target: Target, lakefs: LakeFS) -> ChangesSince:
+        """Reads the rules from the server and the holds from the namespace, unless the mark was swept."""
+        if record.state not in (MarkState.MARKED, MarkState.APPROVED):
+            return cls()
+        changes: list[str] = []
+        try:
+            changes.extend(full_stop(capitalized(found.change)) for found in changes_since(record, target, lakefs))
+        except LakegcError as error:
+            return cls(tuple(changes), unknown=str(error))
+        return cls(tuple(changes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +82,8 @@ class Review:
     sentence if the retention rules differ from those of the previous mark."""
 
     record: MarkRecord
+    state: str
+    """The mark's state; `approved` only while its approval is valid."""
     totals: Totals
     samples: Mapping[str, list[dict[str, Any]]]
     commits: Mapping[str, Commit]
@@ -63,19 +97,25 @@ class Review:
     """The announced approval of the mark by a policy, as a sentence; None if there is none."""
     swept_since: str | None
     """Why the counts may be too high, as sentences; None if no other mark was swept since this one began."""
+    changes_since: ChangesSince
 
     @classmethod
-    def of(cls, mark: Mark, *, depth: int, price: float | None) -> Review:
+    def of(cls, mark: Mark, *, depth: int, price: float | None, changes_since: ChangesSince = ChangesSince()) -> Review:
         totals = Totals()
         for table in expired_tables(mark):
             totals.add(count_totals(table, start=mark.record.start, depth=depth))
         samples = samples_by_kind(mark)
         commits = commits_of(mark, [row for rows in samples.values() for row in rows])
-        all_brakes = brakes.configured_brakes(mark.record, now=mark.place.store().now())
+        now = mark.place.store().now()
+        all_brakes = brakes.configured_brakes(mark.record, now=now)
         changes = (*since_previous(mark), changed_rules(mark))
         announced = announcement_in_words(mark.place, mark.record)
         swept_since = sweeps_since_in_words(known_history(mark.place), mark.record)
-        return cls(mark.record, totals, samples, commits, all_brakes, price, *changes, announced, swept_since)
+        state = state_of(mark.place, mark.record, now=now)
+        return cls(
+            mark.record, state, totals, samples, commits, all_brakes, price, *changes, announced, swept_since,
+            changes_since,
+        )  # fmt: skip
 
     @property
     def facts(self) -> Mapping[str, Any]:
@@ -120,12 +160,16 @@ def show(repository: str, mark_id: str, *, list_all: bool, output_format: str, d
     if (foreign := review_foreign.find_foreign_mark(repository, mark_id)) is not None:
         review_foreign.show(foreign, list_all=list_all, output_format=output_format)
         return
-    mark = open_mark(repository, mark_id)
+    servers = Servers.configured()
+    target = servers.target(repository)
+    mark = open_mark_in(target.place, repository, mark_id)
     refuse_earlier_format(mark.record, "reviewed")
     if list_all:
         list_rows(expired_tables(mark), mark.record.start, output_format)
         return
-    review = Review.of(mark, depth=depth, price=Servers.configured().settings(repository).price_per_gb_month)
+    price = servers.settings(repository).price_per_gb_month
+    changes = ChangesSince.of(mark.record, target, servers.lakefs)
+    review = Review.of(mark, depth=depth, price=price, changes_since=changes)
     if output_format == "table":
         show_review(review)
     else:
@@ -140,6 +184,8 @@ def show_review(review: Review) -> None:
     for sentence in overview(review):
         print_sentence(sentence)
     show_sweep(record)
+    for sentence in changes_in_words(review):
+        print_sentence(sentence)
     if review.swept_since is not None:
         print_sentence(review.swept_since)
     if review.announced is not None:
@@ -161,10 +207,13 @@ def show_review(review: Review) -> None:
     show_change(review)
     if review.totals.whole.objects:
         print_command("List every object", command("review", record.repository, record.mark_id, "--list"))
-        if next_name := NEXT_COMMANDS.get(record.state):
+        next_name = NEXT_COMMANDS.get(review.state)
+        if next_name == "approve" and review.changes_since.changes:
+            print_command("Next, make a new mark", command("mark", record.repository))
+        elif next_name is not None:
             tripped = [brake.name for brake in review.brakes if brake.tripped and next_name == "approve"]
-            releases = [part for name in tripped for part in ("--release", name, "--because", brakes.PLACEHOLDER)]
-            print_command("Next", command(next_name, record.repository, record.mark_id, *releases))
+            next_command = command(next_name, record.repository, record.mark_id, *release_options(tripped))
+            print_command("Next", next_command)
     else:
         mark_command = command("mark", record.repository)
         print_command("There is nothing to approve. To mark again after further changes", mark_command)
@@ -176,7 +225,7 @@ def listing_in_words(record: MarkRecord) -> str:
 
 def overview(review: Review) -> list[str]:
     record, facts, total = review.record, review.facts, review.totals.whole
-    mark = f"Mark {record.mark_id} of {record.repository}, {record.state}, scope {record.scope}"
+    mark = f"Mark {record.mark_id} of {record.repository}, {review.state}, scope {record.scope}"
     origin = (
         f"{listing_in_words(record)} {record.start:%Y-%m-%d %H:%M:%S} UTC. Objects modified after "
         f"{record.cutoff:%Y-%m-%d %H:%M:%S} are kept. "
@@ -193,6 +242,18 @@ def overview(review: Review) -> list[str]:
         f"({100 * review.share_of_bytes:.1f}%)"
     )
     return [f"{mark}: {amount}.", cost_sentence(review), *details]
+
+
+def changes_in_words(review: Review) -> Iterator[str]:
+    """How rules, holds and servers have changed since the mark was made, and what that means for it."""
+    since = review.changes_since
+    yield from since.changes
+    if since.changes and review.state == MarkState.APPROVED.value:
+        yield "Its sweep uses what is set now: it may keep some of these objects, and deletes no others."
+    elif since.changes:
+        yield "Therefore this mark can't be approved any more."
+    if since.unknown is not None:
+        yield f"Whether rules or holds have changed since the mark was made is unknown: {full_stop(since.unknown)}"
 
 
 def show_sweep(record: MarkRecord) -> None:
@@ -290,7 +351,7 @@ def document(review: Review) -> dict[str, Any]:
     return {
         "repository": record.repository,
         "mark_id": record.mark_id,
-        "state": record.state.value,
+        "state": review.state,
         "scope": record.scope.value,
         "start": record.start.isoformat(),
         "cutoff": record.cutoff.isoformat(),
@@ -318,6 +379,8 @@ def document(review: Review) -> dict[str, Any]:
         "incomparable": review.why_incomparable,
         "announced": review.announced,
         "swept_since": review.swept_since,
+        "changes_since": list(review.changes_since.changes),
+        "changes_unknown": review.changes_since.unknown,
     }
 
 

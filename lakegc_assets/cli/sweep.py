@@ -28,7 +28,7 @@ from lakegc_assets.cli.mark import Servers
 from lakegc_assets.formatting import plural
 from lakegc_assets.mark.context import with_probed_capabilities
 from lakegc_assets.progress import warning_logger
-from lakegc_assets.rules.brakes import sentence_about
+from lakegc_assets.rules.brakes import BrakeLimits, sentence_about
 from lakegc_assets.sweep.context import SweepRun
 from lakegc_assets.sweep.delete_rounds import Tally
 from lakegc_assets.sweep.history import record_sweep
@@ -56,7 +56,8 @@ def refuse_early(partition: Partition) -> None:
     """Refuse a sweep before its run is created, as far as small records show that it would be refused."""
     servers = Servers.configured()
     target = with_probed_capabilities(servers.target(partition.repository))
-    refuse_sweep_early(target, partition.mark_id, backup_to=servers.settings(partition.repository).backup_to)
+    settings = servers.settings(partition.repository)
+    refuse_sweep_early(target, partition.mark_id, backup_to=settings.backup_to, limits=BrakeLimits.of(settings))
 
 
 def sweep(partition: Partition, options: SweepOptions) -> tuple[Report, FinishedWithFailures | None]:

@@ -19,6 +19,7 @@ from lakegc_assets.mark.context import Target, find_target, user_and_machine, wi
 from lakegc_assets.mark.preconditions import refuse_different_repository
 from lakegc_assets.progress import LogMessage, logged_and_published
 from lakegc_assets.resources import MarksResource
+from lakegc_assets.rules.brakes import BrakeLimits
 from lakegc_assets.rules.resumption import why_not_resumed
 from lakegc_assets.sweep.context import ForeignMark, SweepLimits, SweepRun
 from lakegc_assets.sweep.foreign_marks import begin_sweep_record, refuse_revoked
@@ -149,9 +150,11 @@ def partition_and_target(marks: MarksResource, partition_key: str) -> tuple[Part
     return partition, target
 
 
-def refuse_sweep_early(target: Target, mark_id: str, *, backup_to: str | None) -> None:
+def refuse_sweep_early(
+    target: Target, mark_id: str, *, backup_to: str | None, limits: BrakeLimits | None = None
+) -> None:
     """Raise the error, if any, that a sweep would raise because of the mark's state, approval or backup. Reads only
-    small records.
+    small records. With `limits`, the error for an unapproved mark names the brakes that an approval has to release.
 
     The sweep verifies all of this again, as well as every file of the mark.
     """
@@ -161,7 +164,7 @@ def refuse_sweep_early(target: Target, mark_id: str, *, backup_to: str | None) -
         refuse_earlier_format(record, "swept")
         approval = read_approval(place, mark_id)
         if record.state not in BEGUN_STATES:
-            check_approved(target, record, approval, now=now)
+            check_approved(target, record, approval, now=now, limits=limits)
         backup_to = backup_in_force(backup_to or "", approval)
         digest = record.digest or ""
     else:

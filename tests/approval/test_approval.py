@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from lakegc_assets.approval import approve, proposals
-from lakegc_assets.approval.preconditions import BrakeNotTripped, StoppedByBrakes
+from lakegc_assets.approval.preconditions import BrakeNotTripped, OutdatedMark, StoppedByBrakes
 from lakegc_assets.rules.brakes import BRAKES
 from spark_resources.errors import DamagedData, LakegcError, NothingToDo, Refused, Unavailable, WrongUsage
 from spark_resources.lakefs_sandbox.gc_api import set_rules
@@ -494,7 +494,8 @@ def test_an_approval_is_refused_if_the_rules_have_changed_since_the_mark(lake: L
     """The refusal names the old and new rules. Rules that change after the approval don't invalidate it."""
     lake.add_mark()
     set_rules(lake.sandbox.repository(lake.name), Rules(7, {"dev": 3}))
-    assert_refused(lake, Refused, "rules", "from none to default 7 days, dev 3")
+    mark_again = f"Make a new mark: lakegc mark {lake.name}"
+    assert_refused(lake, OutdatedMark, "rules", "from none to default 7 days, dev 3", mark_again)
 
     lake.add_mark(mark_id="m2", rules=Rules(7, {"dev": 3}))
     lake.approve("m2")
@@ -514,7 +515,7 @@ def test_an_approval_is_refused_if_the_holds_have_changed_since_the_mark(lake: L
     """The refusal names the holds. Holds that change after the approval don't invalidate it."""
     lake.add_mark()
     lake.place.store().write(HOLDS_KEY, HOLDS)
-    assert_refused(lake, Refused, "holds", "added releases")
+    assert_refused(lake, OutdatedMark, "holds", "added releases", f"Make a new mark: lakegc mark {lake.name}")
     (lake.folder / HOLDS_KEY).unlink()
 
     lake.approve()

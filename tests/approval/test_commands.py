@@ -152,10 +152,14 @@ def test_only_the_word_approve_approves(
 
 
 def test_a_script_has_to_pass_yes_and_the_digest_of_the_reviewed_set(lakegc: Lakegc, lake: Lake) -> None:
-    """A script can't be prompted: without the digest, or with a wrong one, the approval is refused."""
+    """A script can't be prompted: without the digest, or with a wrong one, the approval is refused. Tripped brakes are
+    named first."""
     lake.add_mark()
 
+    lake.add_mark(mark_id="m2", counts={**COUNTS, "expired": 60_000})
+
     approve(lakegc, lake).stopped(2, "pass --yes and --digest")
+    approve(lakegc, lake, mark="m2").stopped(3, "share: 60.0% of all objects", "--release share --because WHY")
     approve(lakegc, lake, "--digest", lake.record().digest or "").stopped(2, "pass --yes and --digest")
     approve(lakegc, lake, "--yes").stopped(2, "--yes requires --digest", f"lakegc review {lake.name} m1")
     approve(lakegc, lake, "--yes", "--digest", "0" * 64).stopped(3, "a different set")

@@ -19,6 +19,7 @@ from tests.approval.conftest import Lake, lake, sandbox
 from tests.commands.test_reports import swept
 from tests.support.command_line import Lakegc, dagster_home, lakegc
 from tests.support.command_line import Outcome as CommandOutcome
+from tests.support.finished_marks import COUNTS
 
 __all__ = ["dagster_home", "lake", "lakegc", "sandbox"]
 
@@ -77,6 +78,16 @@ def test_invalid_options_ids_states_and_destinations_are_refused_before_spark_st
     lake.add_mark()
 
     without_spark(*arguments).stopped(code, words)
+
+
+def test_a_refused_sweep_names_the_complete_command_that_approves_the_mark(
+    lake: Lake, without_spark: Callable[..., CommandOutcome]
+) -> None:
+    """Without the tripped brakes, the command would be refused, too."""
+    lake.add_mark(counts={**COUNTS, "expired": 60_000, "live": 0})
+
+    releases = "--release share --because WHY --release live --because WHY"
+    without_spark("sweep", "m1").stopped(3, "is not approved", f"lakegc approve {lake.name} m1 {releases} (replace")
 
 
 def test_a_sweep_without_its_backup_is_refused_before_spark_starts(

@@ -19,14 +19,18 @@ from lakegc_assets.mark.metadata import expired_set_result
 from lakegc_assets.rules.brakes import BRAKES
 from spark_resources.lakefs import LakeFS
 from spark_resources.lakefs_sandbox import Sandbox
+from spark_resources.lakefs_sandbox.gc_api import set_rules
+from spark_resources.mark_store.approval import Approval, write_approval
 from spark_resources.mark_store.history import FinishedSweep, History, write_history
+from spark_resources.mark_store.holds import HOLDS_KEY
 from spark_resources.mark_store.mark import Mark
-from spark_resources.model import EXPIRED_OBJECTS, ExpiredReason, Partition, Rules
+from spark_resources.model import EXPIRED_OBJECTS, ExpiredReason, MarkState, Partition, Rules
 from spark_resources.settings import Settings
 from spark_resources.stores.place import Place
 from tests.support.command_line import Lakegc, check_terminal_safe
 from tests.support.finished_marks import COUNTS, START
 from tests.support.reviewable_marks import FACTS, commit, expired, reviewable, sums, tables
+from tests.support.tampering_proxy import tampering_proxy
 
 DANGLING = {"commit_id": "d" * 64, "branch": None, "days": 7}
 ROWS = [
@@ -74,6 +78,40 @@ def overviews(lakegc: Lakegc, settings: dict[str, str], name: str) -> list[str]:
         " ".join(lakegc.output(settings, *arguments).split())
         for arguments in (("review", name, "m2"), ("status", name), ("status",))
     ]
+
+
+def test_a_review_says_how_rules_and_holds_have_changed_since_the_mark_and_leads_to_a_new_mark(
+    lakegc: Lakegc, sandbox: Sandbox, name: str, place: Place
+) -> None:
+    """Such a mark can't be approved, but one that is approved already can be swept. If the server doesn't show its
+    rules, the review says so."""
+    mark = reviewable(place, tables(ROWS), repository=name, rules=None)
+    assert review(lakegc, sandbox, name)["changes_since"] == []
+    assert f"Next: lakegc approve {name} m1" in lakegc.output(sandbox.settings, "review", name)
+
+    set_rules(sandbox.repository(name), Rules(7))
+    place.store().write(HOLDS_KEY, b"holds: [{id: releases, tags: v*, owner: ada, reason: shipped}]")
+    changes = [
+        f"The retention rules of {name} were changed after mark m1 of {name} was made, from none to default 7 days.",
+        f"The holds of {name} were changed after mark m1 of {name} was made (added releases).",
+    ]
+    assert review(lakegc, sandbox, name)["changes_since"] == changes
+    output = " ".join(lakegc.output(sandbox.settings, "review", name).split())
+    assert f"{' '.join(changes)} Therefore this mark can't be approved any more." in output
+    assert (f"Next, make a new mark: lakegc mark {name}" in output, "lakegc approve" in output) == (True, False)
+
+    with tampering_proxy(sandbox.endpoint_url) as proxy:
+        proxy.refused["/settings/gc_rules"] = 403
+        unknown = review(lakegc, sandbox, name, endpoint_url=proxy.endpoint)
+    assert (unknown["changes_since"], "GetGarbageCollectionRules" in unknown["changes_unknown"]) == ([], True)
+
+    now = place.store().now()
+    approval = Approval("m1", None, mark.record.digest or "", "Ada", "a test", now, now + timedelta(days=1), {}, False)
+    mark.move_to(MarkState.APPROVED, approval=approval.sha256)
+    write_approval(place, approval, replacing=None)
+    output = " ".join(lakegc.output(sandbox.settings, "review", name).split())
+    assert f"{' '.join(changes)} Its sweep uses what is set now" in output
+    assert f"Next: lakegc sweep {name} m1" in output
 
 
 # --- totals ---------------------------------------------------------------------------------------------------------
