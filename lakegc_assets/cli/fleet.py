@@ -56,8 +56,8 @@ class RepositoryRow:
     last_sweep: FinishedSweep | None = None
     freed_objects: int = 0
     freed_bytes: int = 0
-    swept_since: str = ""
-    """Why the newest mark's counts may be too high, as sentences; "" if no other mark was swept since it began."""
+    swept_since: str | None = None
+    """Why the newest mark's counts may be too high, as sentences; None if no other mark was swept since it began."""
     problem: str = ""
     error: str = ""
 
@@ -117,7 +117,7 @@ def read_row(servers: Servers, repository: lakefs.Repository, configuration: lak
         last_sweep=last_sweep,
         freed_objects=history.freed_objects,
         freed_bytes=history.freed_bytes,
-        swept_since=(sweeps_since_in_words(history, marks[0].record) or "") if marks else "",
+        swept_since=sweeps_since_in_words(history, marks[0].record) if marks else None,
         problem=newest_problem(marks, last_sweep),
     )
 
@@ -279,7 +279,7 @@ def row_document(row: RepositoryRow) -> dict[str, Any]:
         },
         "freed_objects": row.freed_objects,
         "freed_bytes": row.freed_bytes,
-        "swept_since": row.swept_since or None,
+        "swept_since": row.swept_since,
         "problem": row.error or row.problem,
     }
 

@@ -47,19 +47,22 @@ class Row:
     mark, also when and by whom it was retired."""
     announced: str = ""
     """The announced approval by a policy, as a sentence; "" if there is none. Only the newest mark has one."""
-    swept_since: str = ""
-    """Why the counts may be too high, as sentences; "" if no other mark was swept since this one began."""
+    swept_since: str | None = None
+    """Why the counts may be too high, as sentences; None if no other mark was swept since this one began."""
 
 
 NEXT_COMMANDS = {
     MarkState.MARKED.value: ("To see what the newest mark would delete", "review"),
     MarkState.SUPERSEDED.value: ("To see what the newest mark would delete", "review"),
+    ApprovalStatus.EXPIRED.value: ("To see what the newest mark would delete", "review"),
+    ApprovalStatus.INCOMPLETE.value: ("To see what the newest mark would delete", "review"),
     MarkState.APPROVED.value: ("To sweep the approved set", "sweep"),
     MarkState.SWEEPING.value: ("To resume the sweep if it was interrupted", "sweep"),
     MarkState.SWEPT.value: ("To see what the last sweep did", "report"),
     MarkState.SWEPT_WITH_FAILURES.value: ("To see what the last sweep did", "report"),
 }
 """The purpose and name of the command that follows each state of one of lakegc's marks."""
+AWAITING_SWEEP = (MarkState.SWEEPING.value, MarkState.APPROVED.value)
 
 
 @printing()
@@ -97,17 +100,19 @@ def print_document(rows: Sequence[Row], unreadable: dict[str, str], more: dict[s
 
 
 def show_marks(rows: Sequence[Row], repository: str) -> None:
-    """Print the marks of one repository, the newest first, and the next step for the newest one."""
+    """Print the marks of one repository, the newest first, and the next steps."""
     newest_first = sorted(rows, key=lambda row: row.made, reverse=True)
     if newest_first:
         print_table(f"Marks of {repository}", as_table(newest_first))
-    if swept_since := next((row.swept_since for row in newest_first if row.expired is not None), ""):
-        print_sentence(swept_since)
+    for row in open_marks(newest_first):
+        if row.swept_since is not None:
+            print_sentence(row.swept_since)
     for row in newest_first:
         if row.announced:
             print_sentence(row.announced)
             print_command("To withdraw the announcement", command("revoke", row.repository, row.mark_id))
-    print_command(*next_command(newest_first, repository))
+    for purpose, line in next_commands(newest_first, repository):
+        print_command(purpose, line)
 
 
 def as_table(rows: Sequence[Row]) -> Table:
@@ -129,15 +134,22 @@ def as_table(rows: Sequence[Row]) -> Table:
     return table
 
 
-def next_command(rows: Sequence[Row], repository: str) -> tuple[str, str]:
-    """The purpose and the command of the next step: for the newest finished mark, or to make one if none is
-    finished."""
-    finished = [row for row in rows if row.state in NEXT_COMMANDS]
-    if not finished:
-        return "There are no marks yet. To make one" if not rows else "To make a mark", command("mark", repository)
-    newest = max(finished, key=lambda row: row.made)
-    what, name = NEXT_COMMANDS[newest.state]
-    return what, command(name, newest.repository, newest.mark_id)
+def next_commands(newest_first: Sequence[Row], repository: str) -> Iterator[tuple[str, str]]:
+    """The purposes and commands of the next steps, or the one to make a mark if none is finished."""
+    marks = open_marks(newest_first)
+    if not marks:
+        purpose = "To make a mark" if newest_first else "There are no marks yet. To make one"
+        yield purpose, command("mark", repository)
+    for row in marks:
+        purpose, name = NEXT_COMMANDS[row.state]
+        yield purpose, command(name, row.repository, row.mark_id)
+
+
+def open_marks(newest_first: Sequence[Row]) -> list[Row]:
+    """The marks that have a next step: earlier ones whose sweep is approved or was begun, then the newest finished
+    one."""
+    finished = [row for row in newest_first if row.state in NEXT_COMMANDS]
+    return [*(row for row in finished[1:] if row.state in AWAITING_SWEEP), *finished[:1]]
 
 
 def mark_rows(target: Target, repository: str) -> Iterator[Row]:
@@ -159,7 +171,7 @@ def mark_rows(target: Target, repository: str) -> Iterator[Row]:
             repository, record.mark_id, fleet.true_state(target.place, record, holder, now=now), started,
             counts.get("expired"), counts.get("expired_bytes"), record.by, outcome_of(target.place, record),
             (announcement_in_words(target.place, record) or "") if record is newest else "",
-            sweeps_since_in_words(history, record) or "",
+            sweeps_since_in_words(history, record),
         )  # fmt: skip
 
     yield from fetch_in_parallel(own_records, own_row)

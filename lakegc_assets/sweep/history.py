@@ -5,9 +5,9 @@ A failure never fails the run: it is logged as a warning.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from lakegc_assets.formatting import plural
+from lakegc_assets.formatting import is_or_are, plural
 from lakegc_assets.progress import LogMessage
 from lakegc_assets.sweep.quarantine import Quarantine, read_quarantine
 from lakegc_assets.sweep.report import Report, read_report, read_report_if_intact
@@ -67,23 +67,45 @@ def known_history(place: Place) -> History:
 
 
 def sweeps_since_in_words(history: History, record: MarkRecord) -> str | None:
-    """Why a mark's counts may be too high, as sentences: other sweeps removed objects after the mark had begun. None if
-    there was no such sweep, or if this mark itself was swept: its report has the true counts."""
+    """Why a mark's counts may be too high, as sentences: after the mark had begun, other sweeps removed objects, or
+    removed objects were restored. None if there was no such sweep, or if this mark itself was swept: its report has the
+    true counts."""
     sweeps = history.sweeps_since(record) if record.state in (MarkState.MARKED, MarkState.APPROVED) else ()
+    parts = list(filter(None, (_removed_in_words(sweeps, record.mark_id), _restored_in_words(sweeps, record.mark_id))))
+    return f"{' '.join(parts)} A new mark has current counts: lakegc mark {record.repository}" if parts else None
+
+
+def _removed_in_words(sweeps: Sequence[FinishedSweep], mark_id: str) -> str:
+    sweeps = [sweep for sweep in sweeps if sweep.objects or sweep.quarantined]
     if not sweeps:
-        return None
-    taken, last = sum(sweep.objects + sweep.quarantined for sweep in sweeps), sweeps[-1]
+        return ""
     verb = "deleted" if any(sweep.objects for sweep in sweeps) else "quarantined"
+    removed = plural(sum(sweep.objects + sweep.quarantined for sweep in sweeps), "object")
+    return (
+        f"Some of the expired objects of mark {mark_id} may already be gone: since it began, "
+        f"{_sweeps_in_words(sweeps)} {verb} {removed}. A sweep of mark {mark_id} reports them as already gone."
+    )
+
+
+def _restored_in_words(sweeps: Sequence[FinishedSweep], mark_id: str) -> str:
+    sweeps = [sweep for sweep in sweeps if sweep.restored]
+    if not sweeps:
+        return ""
+    restored = sum(sweep.restored for sweep in sweeps)
+    return (
+        f"Some of the expired objects of mark {mark_id} may have been restored: since it began, "
+        f"{_sweeps_in_words(sweeps)} quarantined {plural(restored, 'object')}, which {is_or_are(restored)} back with "
+        f"new modification times. A sweep of mark {mark_id} reports them as changed and keeps them."
+    )
+
+
+def _sweeps_in_words(sweeps: Sequence[FinishedSweep]) -> str:
+    """These sweeps as the subject of a sentence, followed by its auxiliary verb."""
+    last = sweeps[-1]
     ended = f"ended {last.ended:%Y-%m-%d %H:%M:%S} UTC"
     if len(sweeps) == 1:
-        others = f"the sweep of mark {last.mark_id} ({ended}) has {verb}"
-    else:
-        others = f"{len(sweeps):,} sweeps of other marks (the last one, of mark {last.mark_id}, {ended}) have {verb}"
-    return (
-        f"Some of the expired objects of mark {record.mark_id} may already be gone: since it began, {others} "
-        f"{plural(taken, 'object')}. A sweep of mark {record.mark_id} reports them as already gone, and a new mark has "
-        f"current counts: lakegc mark {record.repository}"
-    )
+        return f"the sweep of mark {last.mark_id} ({ended}) has"
+    return f"{len(sweeps):,} sweeps of other marks (the last one, of mark {last.mark_id}, {ended}) have"
 
 
 def collected_history(place: Place) -> History:
@@ -120,4 +142,5 @@ def finished_sweep(report: Report, quarantine: Quarantine) -> FinishedSweep:
         quarantined=quarantine.left,
         failed=report.objects.get(Outcome.FAILED.value, 0),
         late=report.late_objects,
+        restored=quarantine.restored,
     )

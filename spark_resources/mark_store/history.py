@@ -36,7 +36,10 @@ class FinishedMark(Record):
 @dataclass(frozen=True, slots=True)
 class FinishedSweep(Record):
     """The outcome of one sweep: when it ended (by the store's clock), and how many objects and bytes it has freed so
-    far, to which a later purge of its quarantine adds. `late` objects became live while they were being deleted."""
+    far, to which a later purge of its quarantine adds. `late` objects became live while they were being deleted.
+    `restored` objects were in its quarantine and are back at their keys, with new modification times."""
+
+    optional_fields = frozenset({"restored"})
 
     mark_id: MarkId
     ended: UtcTime
@@ -45,6 +48,7 @@ class FinishedSweep(Record):
     quarantined: Count = 0
     failed: Count = 0
     late: Count = 0
+    restored: Count = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +97,13 @@ class History(Record):
 
     def sweeps_since(self, record: MarkRecord) -> tuple[FinishedSweep, ...]:
         """The sweeps of other marks that ended after this mark began, and deleted or quarantined anything. They may
-        have removed objects in this mark's set."""
+        have removed objects in this mark's set, or changed them, if they were restored later."""
         return tuple(
             sweep
             for sweep in self.sweeps
-            if sweep.mark_id != record.mark_id and sweep.ended >= record.start and (sweep.objects or sweep.quarantined)
+            if sweep.mark_id != record.mark_id
+            and sweep.ended >= record.start
+            and (sweep.objects or sweep.quarantined or sweep.restored)
         )
 
     @classmethod

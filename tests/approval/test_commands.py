@@ -271,7 +271,23 @@ def test_status_shows_an_expired_approval_and_removes_its_summary(
 
     assert lake.summary.exists()
     assert statuses(lakegc, lake) == ["approval expired"]
+    assert f"lakegc review {lake.name} m1" in lakegc.output(lake.sandbox.settings, "status", lake.name)
     assert not lake.summary.exists()
+
+
+def test_status_names_the_sweep_of_an_approved_mark_before_the_review_of_a_newer_one(
+    lakegc: Lakegc, lake: Lake
+) -> None:
+    """An approval would otherwise be forgotten when the next mark is made."""
+    lake.add_mark(start=lake.finished - timedelta(hours=1))
+    lake.approve()
+    lake.add_mark(mark_id="m2")
+
+    commands = lakegc.output(lake.sandbox.settings, "status", lake.name).splitlines()[-2:]
+
+    assert [line.rpartition(": ")[2] for line in commands] == [
+        f"lakegc sweep {lake.name} m1", f"lakegc review {lake.name} m2"
+    ]  # fmt: skip
 
 
 def statuses(lakegc: Lakegc, lake: Lake) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -68,12 +69,18 @@ def test_a_sweep_that_is_retried_or_purged_counts_once(place: Place) -> None:
     place.store().write(f"{mark_folder('m2')}quarantine.json", record_bytes({"format": 1, "objects": {"purged": 7}}))
     record_sweep(place, "m2", no_warning)
     purged = read_history(place)
+    write_report(place, "m3", quarantined=3)
+    place.store().write(f"{mark_folder('m3')}quarantine.json", record_bytes({"format": 1, "objects": {"restored": 2}}))
+    record_sweep(place, "m3", no_warning)
+    partly_undone = read_history(place)
 
     assert in_quarantine is not None
     assert in_quarantine.freed == {"m1": Freed(4, 40), "m2": Freed(0, 0)}
     assert [(sweep.failed, sweep.quarantined) for sweep in in_quarantine.sweeps] == [(1, 0), (0, 7)]
     assert purged is not None
     assert purged.freed == {"m1": Freed(4, 40), "m2": Freed(7, 70)}
+    assert partly_undone is not None
+    assert (partly_undone.sweeps[-1].quarantined, partly_undone.sweeps[-1].restored) == (1, 2)
 
 
 def test_a_missing_or_damaged_history_is_rebuilt_from_all_records(place: Place) -> None:
@@ -91,6 +98,16 @@ def test_a_missing_or_damaged_history_is_rebuilt_from_all_records(place: Place) 
     assert history is not None
     assert [mark.mark_id for mark in history.marks] == ["m1", "m2", "m3"]
     assert history.freed == {"m1": Freed(3, 30), "m2": Freed(3, 30)}
+
+
+def test_a_history_of_an_earlier_version_which_does_not_count_restored_objects_is_read(place: Place) -> None:
+    """It may have entries of sweeps whose records were removed."""
+    history = History().with_sweep(FinishedSweep("m1", START, 1, 10))
+    document = json.loads(history.to_json())
+    del document["sweeps"][0]["restored"]
+    place.store().write(HISTORY_KEY, json.dumps(document).encode())
+
+    assert read_history(place) == history
 
 
 def test_a_history_of_a_newer_version_is_left_unchanged_with_a_warning(place: Place) -> None:
