@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import signal
 import socket
 import sys
 import uuid
@@ -143,6 +144,9 @@ def serve_ui(home: Path, *, host: str, port: int) -> NoReturn:
     Raises the errors of `open_instance` first, because Dagster reports them only in pages of output.
     """
     open_instance(home).dispose()
+    # A script's background job ignores Ctrl-C, and so would Dagster and its children. They treat SIGTERM like Ctrl-C:
+    # only SIGKILL would end them.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     command = [sys.executable, "-W", "ignore", "-m", "dagster", "dev", "--workspace", str(WORKSPACE)]
     os.execv(command[0], [*command, "--host", host, "--port", str(port), "--log-level", "warning"])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -133,10 +134,18 @@ def log(pictures: Path | None, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 @pytest.fixture(scope="module")
-def address(sandbox: Sandbox, dagster_home: Path, log: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of `lakegc ui` with FLEET_FILE: the schedule ticks every minute, no path probes are allowed, and a
-    brake trips early."""
-    port = free_port()
+def port() -> int:
+    return free_port()
+
+
+@pytest.fixture(scope="module")
+def process(
+    sandbox: Sandbox, dagster_home: Path, log: Path, port: int, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[subprocess.Popen[bytes]]:
+    """`lakegc ui` with FLEET_FILE: its schedule ticks every minute, no path probes are allowed, a brake trips early.
+
+    It ignores Ctrl-C at its start, as a background job of a script does.
+    """
     cleared = {name: value for name, value in os.environ.items() if not name.startswith(("LAKEGC_", "LAKECTL_"))}
     fleet_file = tmp_path_factory.mktemp("fleet") / "lakegc.toml"
     fleet_file.write_text(FLEET_FILE)
@@ -146,19 +155,27 @@ def address(sandbox: Sandbox, dagster_home: Path, log: Path, tmp_path_factory: p
         "LAKEGC_CONFIG": str(fleet_file),
         "XDG_CACHE_HOME": platformdirs.user_cache_dir(),  # Spark's classes, which take longer to write than a mark
     }
+    command = [sys.executable, "-m", "lakegc_assets.cli", "ui", "--port", str(port)]
     with log.open("wb") as logged:
         process = subprocess.Popen(
-            [sys.executable, "-m", "lakegc_assets.cli", "ui", "--port", str(port)],
+            ["sh", "-c", "trap '' INT; exec \"$@\"", "sh", *command],
             env={**cleared, **quick_environment(sandbox.settings), **places},
             cwd=log.parent, stdin=subprocess.DEVNULL, stdout=logged, stderr=logged, start_new_session=True,
         )  # fmt: skip
     try:
-        served = f"http://127.0.0.1:{port}"
-        polled(lambda: serves(served, process), "lakegc ui to serve", START_LIMIT_S)
-        yield served
+        yield process
     finally:
-        os.killpg(process.pid, signal.SIGKILL)  # with the runs that a failed test left behind
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # with the runs that a failed test left behind
         process.wait(60)
+
+
+@pytest.fixture(scope="module")
+def address(process: subprocess.Popen[bytes], port: int) -> str:
+    """The address of the served UI."""
+    served = f"http://127.0.0.1:{port}"
+    polled(lambda: serves(served, process), "lakegc ui to serve", START_LIMIT_S)
+    return served
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,9 @@ and each page shows what happened."""
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -24,6 +26,7 @@ from tests.ui.conftest import BROKEN, DAYS_OF_COMMITS, FLEET, FORGOTTEN, PATHS, 
 
 pytestmark = pytest.mark.timeout(1200)  # each test waits for what the previous one started
 
+END_LIMIT_S = 90.0
 REPOSITORY = "orders"
 RELEASED = {"share": "the old exports were imported again", f"others/{BROKEN}": "it is broken, and shares nothing"}
 NEWEST = max(DAYS_OF_COMMITS.values())
@@ -321,3 +324,20 @@ def test_a_sweep_can_be_launched_from_the_page_that_a_mark_links_to(ui: Ui) -> N
     page = ui.open(f"/runs/{run.id}")
     page.get_by_placeholder("Filter…").fill("not approved")
     expect(page.get_by_text("mark by-cli of clicks is not approved").first).to_be_visible()
+
+
+def test_sigterm_ends_the_ui_with_all_its_processes(ui: Ui, process: subprocess.Popen[bytes]) -> None:
+    """Even if a script started it in the background, where it ignores Ctrl-C. This test is the last: it ends the UI."""
+    process.terminate()
+
+    polled(lambda: not group_exists(process), "the UI to end", END_LIMIT_S)
+
+
+def group_exists(process: subprocess.Popen[bytes]) -> bool:
+    """Whether the process or one of its children still runs."""
+    process.poll()  # otherwise, an ended process remains until this one ends
+    try:
+        os.killpg(process.pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
