@@ -47,9 +47,16 @@ def how_changed(marked: pa.Table, current: pa.Table, *, cutoff: datetime | None)
     sentences = [""] * len(marked)
     for row_index in pc.indices_nonzero(_any(by_name).combine_chunks()).to_pylist():
         first = next(name for name, differs in by_name.items() if differs[row_index].as_py())
-        old, new = ({name: table[name][row_index].as_py() for name in _NOW} for table in (marked, now))
+        old, new = ({name: _in_words(table[name][row_index].as_py()) for name in _NOW} for table in (marked, now))
         sentences[row_index] = _SENTENCES[first].format(before=old, after=new)
     return sentences
+
+
+def _in_words(value: object) -> object:
+    """A time to the second, as times are compared; any other value unchanged."""
+    if not isinstance(value, datetime):
+        return value
+    return f"{value.replace(tzinfo=None).isoformat(' ', 'seconds')} UTC"
 
 
 _SENTENCES = {

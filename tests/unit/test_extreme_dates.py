@@ -86,7 +86,7 @@ def test_an_object_without_a_time_is_not_deleted_or_copied_even_if_a_mark_of_an_
     check = check_before_delete(marked, found, cutoff=NOW - DAY)
     assert (len(check.changed), len(check.unchanged)) == (1, 0)
     assert how_changed(marked, found, cutoff=None) == [
-        f"its modification time, {zero}, is a zero value, so it may be young"
+        f"its modification time, {zero.replace(tzinfo=None)} UTC, is a zero value, so it may be young"
     ]
 
 
