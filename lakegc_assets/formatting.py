@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = [
     "age",
     "duration",
+    "duration_argument",
     "escaped_name",
     "fraction",
     "is_or_are",
@@ -72,6 +73,15 @@ def monthly_cost(count: int, price: float) -> float:
 def money(amount: float) -> str:
     """Format an amount of money, without its currency: 1,234.50, or "less than 0.01"."""
     return f"{amount:,.2f}" if amount >= 0.01 or not amount else "less than 0.01"
+
+
+def duration_argument(span: timedelta) -> str:
+    """A duration in the form that options and settings accept, in its largest whole unit: 90d, 36h, 0."""
+    seconds = round(span.total_seconds())
+    for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds and seconds % length == 0:
+            return f"{seconds // length}{unit}"
+    return f"{seconds}s" if seconds else "0"
 
 
 def age(span: timedelta) -> str:

@@ -6,6 +6,7 @@ its checks run.
 
 # no `from __future__ import annotations` here: Dagster reads the annotations of configs and resources
 import functools
+import shlex
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import dagster as dg
 
 from lakegc_assets import partitions
 from lakegc_assets.assets import mark, review
+from lakegc_assets.mark.options import arguments_to_repeat
 from lakegc_assets.resources import MarksResource
 from lakegc_assets.rules.brakes import unread_repositories_in
 from lakegc_assets.rules.incremental import late_uploads
@@ -128,7 +130,8 @@ def nothing_missed(record: MarkRecord) -> Measurement:
     basis = "since " + ", ".join(record.basis["chain"]) if record.is_incremental else f"full: {record.basis['why']}"
     metadata = {"made": basis, "missed": facts.get("missed", 0), "unknown": facts.get("missed_unknown", "")}
     if record.is_incremental:
-        metadata["not_looked_for"] = f"{late_uploads(record)} To make it now: lakegc mark {record.repository} --full"
+        command = shlex.join(["lakegc", "mark", record.repository, "--full", *arguments_to_repeat(record)])
+        metadata["not_looked_for"] = f"{late_uploads(record)} To make it now: {command}"
     return metadata["missed"] == 0, metadata | {"names": ", ".join(facts.get("missed_names", []))}
 
 

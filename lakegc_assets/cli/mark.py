@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -26,6 +27,7 @@ from lakegc_assets.cli.invocation import command
 from lakegc_assets.formatting import duration, plural
 from lakegc_assets.mark import dot_segments
 from lakegc_assets.mark.context import Target, find_target
+from lakegc_assets.mark.options import arguments_to_repeat
 from lakegc_assets.rules.incremental import late_uploads
 from spark_resources.errors import DamagedData, NotFound, WrongUsage, full_stop
 from spark_resources.host.user_folders import home_folder
@@ -148,8 +150,9 @@ def show_mark(record: MarkRecord, *, as_json: bool) -> None:
         print_sentence(
             f"Objects stored less than {duration(record.min_age)} ago are kept, whether or not they are referenced."
         )
-        young_command = command("mark", record.repository, "--min-age", "0", "--allow-young")
-        print_command("If nothing is being written, as in a sandbox", young_command)
+        if record.inventory is None:
+            young_command = command_to_repeat(record, min_age=timedelta(0))
+            print_command("If nothing is being written, as in a sandbox", young_command)
     print_command("Nothing was deleted. Next", command("review", record.repository, record.mark_id))
 
 
@@ -157,7 +160,15 @@ def show_late_uploads(record: MarkRecord) -> None:
     """After an incremental mark, print which uploads only a full mark can find, and the command for a full mark."""
     if sentence := late_uploads(record):
         print_sentence(sentence)
-        print_command("To make a full mark now", command("mark", record.repository, "--full"))
+        print_command("To make a full mark now", command_to_repeat(record, "--full"))
+
+
+def command_to_repeat(record: MarkRecord, *options: str, min_age: timedelta | None = None) -> str:
+    """The command for a new mark with the options of this one, plus these."""
+    settings = Servers.configured().settings(record.repository)
+    configured = (settings.mark_scope, settings.min_age)
+    repeated = arguments_to_repeat(record, min_age=min_age, configured=configured)
+    return command("mark", record.repository, *options, *repeated)
 
 
 def summary(record: MarkRecord) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from rich.table import Table
 from lakegc_assets import queries
 from lakegc_assets.cli.console import cell, print_command, print_sentence, print_table, printing, size
 from lakegc_assets.cli.escaping import print_text
-from lakegc_assets.cli.invocation import command
+from lakegc_assets.cli.mark import command_to_repeat
 from lakegc_assets.formatting import age, money, monthly_cost, plural
 from lakegc_assets.queries.history import History
 from lakegc_assets.queries.pinned import BRANCH, COMMIT, KINDS, TAG, pins_of
@@ -57,8 +57,7 @@ def show_pins(history: History, rows: Sequence[Row], branches: frozenset[str], p
         print_sentence("The repository has no retention rules, so no commit expires, even without its branch.")
     for kind in KINDS:
         show_kind(history, kind, [row for row in rows if row["kind"] == kind], branches, price)
-    name = history.repository
-    print_command("After deleting a branch or changing the rules, mark again", command("mark", name))
+    print_command("After deleting a branch or changing the rules, mark again", command_to_repeat(record))
 
 
 def show_kind(history: History, kind: str, rows: Sequence[Row], branches: frozenset[str], price: float | None) -> None:

@@ -16,7 +16,7 @@ from lakegc_assets.cli.console import cell, print_command, print_sentence, print
 from lakegc_assets.cli.escaping import print_text
 from lakegc_assets.cli.invocation import command
 from lakegc_assets.cli.mark import Servers
-from lakegc_assets.formatting import plural
+from lakegc_assets.formatting import duration_argument, plural
 from lakegc_assets.mark.repository_selection import list_repositories, select_repositories
 from lakegc_assets.retirement.fleet import Outcome, retire_all
 from lakegc_assets.retirement.retire import Retirable, open_target, plan
@@ -147,14 +147,8 @@ def show_for_people(outcomes: Sequence[Outcome], options: RetireOptions) -> None
 def arguments(options: RetireOptions) -> list[str]:
     """The arguments of the command with these options, except --apply."""
     repository = ["--all"] if options.repository is None else [options.repository]
-    age = [] if options.older_than is None else ["--older-than", age_argument(options.older_than)]
+    age = [] if options.older_than is None else ["--older-than", duration_argument(options.older_than)]
     return ["retire", *repository, *options.mark_ids, *age]
-
-
-def age_argument(span: timedelta) -> str:
-    """A duration in the form that --older-than accepts: in whole days if possible, otherwise in seconds."""
-    seconds = round(span.total_seconds())
-    return f"{seconds // 86_400}d" if seconds and seconds % 86_400 == 0 else f"{seconds}s"
 
 
 ACTIONS_IN_WORDS = {Action.KEEP: "keep", Action.RETIRE: "retire", Action.RESUME: "finish retiring"}

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
-from lakegc_assets.formatting import duration, plural
+from lakegc_assets.formatting import duration, duration_argument, plural
 from spark_resources.errors import Refused, WrongUsage
 from spark_resources.identifiers import Scope
 from spark_resources.settings import parse_duration
+
+if TYPE_CHECKING:
+    from spark_resources.mark_store.record import MarkRecord
 
 MAX_ACCEPTED_BYTES = 8 << 20  # the mark's record contains the list, and has a limit (`stores.size_limits`)
 SAFE_MIN_AGE = timedelta(hours=24)  # the lifetime of a link token: an object can be linked this long after its upload
@@ -82,3 +86,23 @@ def check_min_age(min_age: timedelta, options: MarkOptions) -> timedelta:
             invariant=6,
         )
     return min_age
+
+
+def arguments_to_repeat(
+    record: MarkRecord, *, min_age: timedelta | None = None, configured: tuple[Scope, timedelta] | None = None
+) -> Iterator[str]:
+    """The arguments of `lakegc mark` for another mark with the options of this one, or with a different `min_age`.
+
+    Leaves out its id, its base mark and its inventory, and a scope and minimum age that are `configured` anyway. `FILE`
+    stands for the file with the addresses that are known to be lost, which the record doesn't name.
+    """
+    scope_now, age_now = configured or (None, None)
+    age = record.min_age if min_age is None else min_age
+    if record.scope is not scope_now:
+        yield from ("--scope", record.scope.value)
+    if age != age_now:
+        yield from ("--min-age", duration_argument(age))
+    if age < SAFE_MIN_AGE:
+        yield "--allow-young"
+    if record.accepted_missing:
+        yield from ("--accept-missing", "FILE")

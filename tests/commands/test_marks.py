@@ -65,19 +65,21 @@ def test_the_human_readable_output_of_a_mark_without_expired_objects_says_so(sti
 
 
 def test_an_incremental_mark_and_its_review_say_what_only_a_full_mark_finds(sandbox: Sandbox, lakegc: Lakegc) -> None:
-    """Both print the command for a full mark, and say when a full mark is due. Even then, --since is honored."""
+    """Both print the command for a full mark with the same options, and say when a full mark is due. Even then, --since
+    is honored."""
     sandbox.create("late").put("main", "a", b"a")
-    settings = sandbox.settings | {"full_every": "2"}
-    lakegc.output(settings, "mark", "late", "--mark-id", "m1", *NO_AGE)
+    settings = sandbox.settings | {"full_every": "2", "mark_scope": "uncommitted"}
+    lakegc.output(settings, "mark", "late", "--mark-id", "m1", *NO_AGE, "--scope", "unified")
 
-    outcome = lakegc.output(settings, "mark", "late", "--mark-id", "m2", "--since", "m1", *NO_AGE)
+    outcome = lakegc.output(settings, "mark", "late", "--mark-id", "m2", "--since", "m1", "--scope", "unified", *NO_AGE)
     review = lakegc.output(settings, "review", "late", "m2")
 
     assert "incremental since mark m1" in outcome
     for output in (outcome, review):
         assert "Uploads that arrived more than 48 hours after their slice was created were not searched for" in output
         assert "a full mark is due now" in output
-        assert "To make a full mark now: lakegc mark late --full\n" in output
+        repeated = "lakegc mark late --full --scope unified --min-age 0 --allow-young"
+        assert f"To make a full mark now: {repeated}\n" in output
 
 
 def test_no_secret_is_shown_or_stored(hostile: Marked, lakegc: Lakegc, tmp_path: Path) -> None:

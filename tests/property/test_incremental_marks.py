@@ -155,7 +155,9 @@ def test_a_full_mark_also_becomes_due_after_incremental_marks_with_named_bases(l
 
     assert [mark.record.basis["full_in"] for mark in named] == [1, 0, 0]
     assert not any(late in mark.expired for mark in named)
-    assert "due now" in nothing_missed(named[-1].record)[1]["not_looked_for"]
+    not_looked_for = nothing_missed(named[-1].record)[1]["not_looked_for"]
+    assert "due now" in not_looked_for
+    assert "--full --scope unified --min-age 0 --allow-young" in not_looked_for
     assert not scheduled.record.is_incremental
     assert late in scheduled.expired
 

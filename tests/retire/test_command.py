@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from lakegc_assets.cli.retire import age_argument
 from lakegc_assets.partitions import PARTITIONS
 from spark_resources.lakefs_sandbox import Sandbox
 from spark_resources.model import MarkState
@@ -103,9 +102,3 @@ def test_named_marks_that_were_retired_earlier_are_reported_as_already_retired(l
 
     assert "Already retired: m1.\n" in shown
     assert "m4" not in shown
-
-
-@pytest.mark.parametrize(("span", "text"), [(timedelta(days=90), "90d"), (timedelta(hours=36), "129600s"),
-                                            (timedelta(0), "0s")])  # fmt: skip
-def test_an_age_is_printed_in_the_form_that_older_than_accepts(span: timedelta, text: str) -> None:
-    assert age_argument(span) == text

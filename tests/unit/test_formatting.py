@@ -7,11 +7,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from lakegc_assets.cli.diff import differing_settings, holds_in_words
-from lakegc_assets.formatting import duration, is_or_are, plural, rules_in_words
+from lakegc_assets.formatting import duration, duration_argument, is_or_are, plural, rules_in_words
 from lakegc_assets.mark.context import Clocks
 from spark_resources.errors import Refused, capitalized, full_stop, parse_problem, with_article
 from spark_resources.mark_store.hold_file import BranchHold
 from spark_resources.model import Rules
+from spark_resources.settings import parse_duration
 from tests.support.finished_marks import finished_record
 
 
@@ -89,3 +90,15 @@ def test_a_sentence_that_begins_with_a_name_keeps_the_case_of_the_name() -> None
 def test_a_problem_with_data_is_described_without_python_internals(error: Exception, words: str) -> None:
     """Python's `KeyError` has only the key as its text."""
     assert parse_problem(error) == words
+
+
+@pytest.mark.parametrize(
+    ("span", "text"),
+    [
+        (timedelta(days=90), "90d"), (timedelta(hours=36), "36h"), (timedelta(minutes=90), "90m"),
+        (timedelta(seconds=90), "90s"), (timedelta(0), "0"),
+    ],
+)  # fmt: skip
+def test_durations_in_commands_are_accepted_by_options_and_settings(span: timedelta, text: str) -> None:
+    assert duration_argument(span) == text
+    assert parse_duration(text) == span

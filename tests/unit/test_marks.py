@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from lakegc_assets.mark.options import arguments_to_repeat
 from spark_resources.errors import DamagedData, LakegcError, NotFound, Refused, WrongUsage
 from spark_resources.mark_store.mark import (
     OWNER_KEY,
@@ -30,6 +31,7 @@ from spark_resources.model import ADDRESSES, MarkState, Namespace, Rules, Scope
 from spark_resources.spark.datasets import write_rows
 from spark_resources.stores.place import Place
 from spark_resources.stores.settings import StoreSettings
+from tests.support.finished_marks import finished_record
 
 START = datetime(2026, 11, 21, 8, 50, tzinfo=UTC)
 KEY = "_lakefs/retention/gc/lakegc/m1/mark.json"
@@ -549,3 +551,23 @@ def test_a_namespace_that_does_not_exist_raises_an_error(tmp_path: Path) -> None
     for use in (lambda: list(marks(nowhere)), lambda: begun(nowhere), lambda: claim_namespace(nowhere, "a", START)):
         with pytest.raises(LakegcError):
             use()
+
+
+@pytest.mark.parametrize(
+    ("changes", "arguments"),
+    [
+        ({}, ""),
+        ({"scope": Scope.COMMITTED}, "--scope committed"),
+        ({"min_age": timedelta(hours=36)}, "--min-age 36h"),
+        ({"min_age": timedelta(hours=1)}, "--min-age 1h --allow-young"),
+        ({"accepted_missing": ("data/s/lost",)}, "--accept-missing FILE"),
+    ],
+)
+def test_the_arguments_for_another_mark_like_this_one_are_those_that_differ_from_the_settings(
+    changes: dict[str, Any], arguments: str
+) -> None:
+    marked, configured = finished_record(**changes), (Scope.UNIFIED, timedelta(hours=24))
+
+    assert " ".join(arguments_to_repeat(marked, configured=configured)) == arguments
+    young = " ".join(arguments_to_repeat(marked, min_age=timedelta(0), configured=configured))
+    assert "--min-age 0 --allow-young" in young
