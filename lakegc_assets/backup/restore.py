@@ -21,6 +21,7 @@ from spark_resources.copying.restore_task import restore_rows
 from spark_resources.errors import NotFound, Refused, Unavailable, WrongUsage
 from spark_resources.lakefs import LakeFS
 from spark_resources.lakefs.readability import is_readable
+from spark_resources.mark_store.files import RESTORED_FOLDER
 from spark_resources.mark_store.mark import mark_folder
 from spark_resources.model import ADDRESSES
 from spark_resources.spark.datasets import read_dataset
@@ -71,7 +72,7 @@ class RestoreRun:
 
     @property
     def log(self) -> Log:
-        return Log(self.target.place, f"{mark_folder(self.backup.subject.mark_id)}restored/")
+        return Log(self.target.place, mark_folder(self.backup.subject.mark_id) + RESTORED_FOLDER)
 
     def rows(self) -> DataFrame:
         """The backup's list of all objects of its mark (SCHEMA)."""

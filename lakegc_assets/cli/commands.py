@@ -287,7 +287,7 @@ def sweep(
         sweeps.refuse_early(partition)
         start_spark_ahead(context, keep_running=False)
         swept, failure = sweeps.sweep(partition, SweepOptions(rate, quarantine))
-    sweeps.show_report(swept, as_json=output is Format.JSON)
+    sweeps.show_report(swept, as_json=output is Format.JSON, rate=rate)
     if failure is not None:
         raise failure
 
@@ -477,7 +477,7 @@ def what_if(
     changes = comparisons.changes_of(comparisons.Options(files or (), dropped or (), min_age, hold or ()))
     with progress(repository):
         result = comparisons.compare(repository, mark_id, changes)
-    comparisons.show(result, as_json=output is Format.JSON)
+    comparisons.show(result, files or (), as_json=output is Format.JSON)
 
 
 @app.command()

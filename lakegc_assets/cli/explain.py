@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from lakegc_assets import queries
 from lakegc_assets.cli.console import cell, escaped_name, print_command, print_sentence, print_table, printing, size
@@ -16,7 +17,9 @@ from lakegc_assets.cli.invocation import command
 from lakegc_assets.formatting import plural
 from lakegc_assets.queries.addresses import REASONS, YOUNG, Decision
 from lakegc_assets.queries.explanation import Explanation, explain_name
+from lakegc_assets.queries.sweeps import RESTORED_FROM_BACKUP
 from lakegc_assets.rules.garbage import COMMITTED
+from lakegc_assets.rules.retention import Reason
 from spark_resources.errors import full_stop
 from spark_resources.mark_store.record import MarkRecord
 from spark_resources.model import MarkState, Outcome
@@ -67,7 +70,7 @@ def show_explanation(explanation: Explanation) -> None:
         print_text("")
         for sentence in sentences(row, record):
             print_sentence(sentence)
-        show_commits(row)
+        show_commits(row, record)
         show_next(row, record, name)
     if len(rows) > ADDRESSES_SHOWN:
         more = plural(len(rows) - ADDRESSES_SHOWN, "more address")
@@ -96,7 +99,7 @@ def sentences(row: Row, record: MarkRecord) -> Iterator[str]:
     for reason in row["kept_by"]:
         yield f"Kept: {sentence_about(reason, row)}."
     if row["decision"] == Decision.KEPT:
-        yield until_sentence(row)
+        yield until_sentence(row, record)
     if row["served_by"]:
         yield f"Served now by {plural(len(row['served_by']), 'branch')}: {first_names(row['served_by'])}."
     if row["reason"]:
@@ -125,7 +128,7 @@ def sentence_about(reason: str, row: Row) -> str:
     return REASONS[reason]
 
 
-def until_sentence(row: Row) -> str:
+def until_sentence(row: Row, record: MarkRecord) -> str:
     if row["kept_until"] is not None:
         return f"Until {moment(row['kept_until'])}, unless branches, rules or references change before then."
     heads = sorted({c["branch"] for c in row["commits"] if c["retained"] and c["until"] is None and c["branch"]})
@@ -133,8 +136,10 @@ def until_sentence(row: Row) -> str:
         return f"For as long as it is in the newest commit of {first_names(heads)}."
     if YOUNG in row["kept_by"] and COMMITTED not in row["kept_by"]:
         return "How long isn't known in advance: its modification time isn't plausible."
-    if set(row["kept_by"]) <= {COMMITTED, YOUNG}:
-        return "No rule expires it: the repository has no rules, or only the server's list of commits retains it."
+    if set(row["kept_by"]) <= {COMMITTED, YOUNG} and record.rules is None:
+        return "No rule expires it: the repository had no retention rules at the time of the mark."
+    if set(row["kept_by"]) <= {COMMITTED, YOUNG} and any(c["reason"] == Reason.SERVER for c in row["commits"]):
+        return "For as long as the server lists its commit as retained: no rule known to lakegc retains it."
     return "How long isn't known in advance: it depends on more than age and retention rules."
 
 
@@ -171,29 +176,37 @@ def not_stored_sentence(row: Row) -> str:
 # --- commits and next steps -----------------------------------------------------------------------------------------
 
 
-def show_commits(row: Row) -> None:
-    """Print the commits that contain an address, with its path in each."""
+def show_commits(row: Row, record: MarkRecord) -> None:
+    """Print the commits that contain an address, with its path in each. Without retention rules, columns about them are
+    left out."""
     commits = row["commits"]
     if not commits:
         return
+    shown = [cells_of(commit) for commit in commits[:COMMITS_SHOWN]]
+    headings = [name for name in shown[0] if record.rules is not None or name not in ("branch", "until")]
     table = Table()
-    for heading in ("commit", "date", "branch", "retained", "until"):
-        table.add_column(heading, no_wrap=True)
-    for heading in ("path", "message"):
-        table.add_column(heading, overflow="fold")
-    for commit in commits[:COMMITS_SHOWN]:
-        message = (commit["message"] or "").partition("\n")[0]
-        table.add_row(
-            commit["commit_id"][:12],
-            f"{commit['created']:%Y-%m-%d}" if commit["created"] else "",
-            cell(commit["branch"] or ""),
-            cell(f"hold {commit['hold']}" if commit["hold"] else "yes" if commit["retained"] else "no"),
-            f"{commit['until']:%Y-%m-%d %H:%M}" if commit["until"] else "",
-            cell(commit["path"]),
-            cell(message if len(message) <= MAX_MESSAGE_LENGTH else f"{message[: MAX_MESSAGE_LENGTH - 1]}…"),
-        )
+    for heading in headings:
+        is_long = heading in ("path", "message")
+        table.add_column(heading, no_wrap=not is_long, overflow="fold" if is_long else "ellipsis")
+    for cells in shown:
+        table.add_row(*(cells[heading] for heading in headings))
     more = f", the newest {COMMITS_SHOWN} of {len(commits):,}" if len(commits) > COMMITS_SHOWN else ""
     print_table(f"Commits that contain the object{more}", table)
+
+
+def cells_of(commit: Row) -> dict[str, Text]:
+    """A commit's cells by heading. `branch` is the one whose rule decided until when it is retained."""
+    message = (commit["message"] or "").partition("\n")[0]
+    texts = {
+        "commit": commit["commit_id"][:12],
+        "date": f"{commit['created']:%Y-%m-%d}" if commit["created"] else "",
+        "branch": commit["branch"] or "",
+        "retained": f"hold {commit['hold']}" if commit["hold"] else "yes" if commit["retained"] else "no",
+        "until": f"{commit['until']:%Y-%m-%d %H:%M}" if commit["until"] else "",
+        "path": commit["path"],
+        "message": message if len(message) <= MAX_MESSAGE_LENGTH else f"{message[: MAX_MESSAGE_LENGTH - 1]}…",
+    }
+    return {heading: cell(text) for heading, text in texts.items()}
 
 
 def show_next(row: Row, record: MarkRecord, repository: str) -> None:
@@ -202,5 +215,5 @@ def show_next(row: Row, record: MarkRecord, repository: str) -> None:
         print_command("To restore the object", command("undo", repository, outcome["mark_id"]))
     elif row["decision"] == Decision.EXPIRED and record.state is MarkState.APPROVED:
         print_command("A sweep may delete the object. To prevent that", command("revoke", repository, record.mark_id))
-    elif outcome is not None:
-        print_command("Everything that the sweep did", command("report", repository, outcome["mark_id"]))
+    elif swept := [each for each in row["sweeps"] if each["outcome"] != RESTORED_FROM_BACKUP]:
+        print_command("Everything that the sweep did", command("report", repository, swept[-1]["mark_id"]))

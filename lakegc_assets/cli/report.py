@@ -26,7 +26,7 @@ from lakegc_assets.cli.escaping import print_text
 from lakegc_assets.cli.invocation import command
 from lakegc_assets.cli.mark import Servers
 from lakegc_assets.cli.object_list import print_rows
-from lakegc_assets.cli.sweep import show_report
+from lakegc_assets.cli.sweep import has_copies, show_report
 from lakegc_assets.formatting import plural
 from lakegc_assets.mark import dot_segments
 from lakegc_assets.mark.context import Target
@@ -44,6 +44,8 @@ OUTCOMES_WITH_REASONS = (Outcome.FAILED, Outcome.RESCUED, Outcome.CHANGED, Outco
 ROWS_SHOWN, MAX_NAMED = 10, 1_000  # objects per outcome in the tables for people, and in the JSON
 MAX_REASONS = 10_000  # maximum number of distinct reasons; a store may give a different one for each object
 OTHER_REASONS = "for other reasons"
+WITHOUT_REASON = {Outcome.ALREADY_GONE: "it was gone before this sweep: ask 'explain' what deleted it"}
+"""What is shown for outcomes whose receipts have no reason."""
 NOTHING_SWEPT = "This mark had no objects to delete."
 
 
@@ -61,7 +63,7 @@ class Reasons:
             room = MAX_NAMED - len(self.named[outcome.value])
             self.named[outcome.value] += rows.slice(0, room).select(["address", "size", "code", "why"]).to_pylist()
             for row in rows.group_by(["code", "why"]).aggregate([("size", "count"), ("size", "sum")]).to_pylist():
-                reason = reason_in_words(row) or "no reason is recorded"
+                reason = reason_in_words(row) or WITHOUT_REASON.get(outcome, "no reason is recorded")
                 key = (outcome.value, reason)
                 if key not in self.objects and len(self.objects) >= MAX_REASONS:
                     key = (outcome.value, OTHER_REASONS)
@@ -100,6 +102,9 @@ def show(repository: str, name: str, *, list_all: bool, output_format: str) -> N
         return
     show_report(report, as_json=False, quarantine=quarantine)
     show_reasons(reasons)
+    if record is not None and (gone := reasons.named.get(Outcome.ALREADY_GONE.value)):
+        explain_command = command("explain", repository, gone[0]["address"], "--address")
+        print_command("What deleted an object that was already gone", explain_command)
     for sentence in (
         f"Swept by {report.by}, {report.began:%Y-%m-%d %H:%M:%S} to {report.ended:%Y-%m-%d %H:%M:%S} UTC.",
         f"Quarantined objects now: {quarantine.counts_in_words()}." if quarantine.quarantined else "",
@@ -191,9 +196,10 @@ def why_no_report(target: Target, mark_id: str) -> str:
             f"marks: {command('status', repository)}"
         )
     if mark.record.state is MarkState.SWEEPING:
+        quarantine = ["--quarantine"] if has_copies(target.place, mark_id) else []
         return (
             f"the sweep of {name} is running or was interrupted. If it was interrupted, resume it with: "
-            f"{command('sweep', repository, mark_id)}"
+            f"{command('sweep', repository, mark_id, *quarantine)}"
         )
     review = command("review", repository, mark_id)
     return f"{name} is {mark.record.state} and was not swept. To see what it would delete: {review}"

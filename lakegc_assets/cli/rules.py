@@ -258,7 +258,8 @@ def show_what_if(repository: str, new: Rules, file: Path) -> None:
     from lakegc_assets.queries.comparison import Variant
 
     try:
-        result = comparisons.compare(repository, "latest", [Variant(str(file), new)])
+        [name] = comparisons.names_of([file])
+        result = comparisons.compare(repository, "latest", [Variant(name, new)])
     except LakegcError as error:
         print_sentence(f"What these rules would free isn't known: {full_stop(error)}")
     else:

@@ -42,6 +42,8 @@ from spark_resources.mark_store.record import refuse_retired
 from spark_resources.model import MarkState, Outcome, Partition
 from spark_resources.stores.failure_codes import TRANSIENT_CODES
 from spark_resources.stores.permissions import MISSING_PERMISSIONS
+from spark_resources.stores.place import Place
+from spark_resources.stores.settings import StoreSettings
 
 CONFIRMATION = "purge"
 REMEDIES = {
@@ -79,8 +81,11 @@ def sweep(partition: Partition, options: SweepOptions) -> tuple[Report, Finished
 
 
 @printing()
-def show_report(report: Report, *, as_json: bool, quarantine: Quarantine | None = None) -> None:
-    """Print a report. `quarantine` is the current state of its quarantined objects; None right after the sweep."""
+def show_report(
+    report: Report, *, as_json: bool, quarantine: Quarantine | None = None, rate: float | None = None
+) -> None:
+    """Print a report. `quarantine` is the current state of its quarantined objects; None right after the sweep, which
+    had this `rate` if it was limited."""
     if as_json:
         sys.stdout.write(report.to_json().decode() + "\n")
         return
@@ -94,7 +99,7 @@ def show_report(report: Report, *, as_json: bool, quarantine: Quarantine | None 
         print_sentence(f"As accepted in the approval, {sentence_about(repository)}: {why}")
     for sentence in why_failed(report):
         print_sentence(sentence)
-    for what, line in next_commands(report, in_quarantine_now):
+    for what, line in next_commands(report, in_quarantine_now, rate):
         print_command(what, line)
     if quarantine is None:
         report_command = command("report", report.repository, report.mark_id)
@@ -140,12 +145,13 @@ def why_failed(report: Report) -> Iterator[str]:
         yield f"{count} could not be deleted, for example {refusal['example']!r} ({why}). {remedy}"
 
 
-def next_commands(report: Report, in_quarantine: int) -> Iterator[tuple[str, str]]:
+def next_commands(report: Report, in_quarantine: int, rate: float | None) -> Iterator[tuple[str, str]]:
     """The commands that may follow a sweep, as pairs of purpose and command line."""
     repository_and_mark = (report.repository, report.mark_id)
     if report.objects.get(Outcome.FAILED.value):
-        sweep_command = command("sweep", *repository_and_mark, *(["--quarantine"] if report.quarantine else []))
-        yield "Retry the failed objects", sweep_command
+        options = ["--quarantine"] if report.quarantine else []
+        options += [] if rate is None else ["--rate", f"{rate:.10g}"]
+        yield "Retry the failed objects", command("sweep", *repository_and_mark, *options)
     if in_quarantine:
         yield "Restore the quarantined objects", command("undo", *repository_and_mark)
         yield "Delete the quarantined objects permanently", command("purge", *repository_and_mark)
@@ -162,6 +168,8 @@ class QuarantineResult:
     objects: dict[str, int]
     receipts: str = ""
     """The folder of the receipts with the outcome of each object."""
+    restore: tuple[str, str] | None = None
+    """If the sweep deleted objects: how to restore them, as a pair of purpose and command line."""
 
     def show(self, *, as_json: bool) -> None:
         """Print the result. Raises `FinishedWithFailures` if an object failed."""
@@ -174,6 +182,8 @@ class QuarantineResult:
                 text = counts or "no objects in quarantine"
                 repository_and_mark = (self.partition.repository, self.partition.mark_id)
                 print_sentence(f"Mark {repository_and_mark[1]} of {repository_and_mark[0]}: {text}.")
+                if self.restore is not None:
+                    print_command(*self.restore)
                 print_command("Show the report of the sweep", command("report", *repository_and_mark))
         if failed := self.objects.get(Outcome.FAILED.value):
             raise FinishedWithFailures(
@@ -187,8 +197,37 @@ def undo(partition: Partition) -> QuarantineResult:
     from lakegc_assets.sweep.undo import undo as undo_sweep
 
     if quarantined_count(partition) == 0:
-        return QuarantineResult(partition, {})
+        return QuarantineResult(partition, {}, restore=how_to_restore(partition))
     return run_on_quarantine(partition, undo_sweep)
+
+
+def how_to_restore(partition: Partition) -> tuple[str, str] | None:
+    """How to restore the objects that the sweep of a mark deleted: a purpose and a command line. None if it deleted
+    none."""
+    servers = Servers.configured()
+    report = read_report(servers.target(partition.repository).place, partition.mark_id)
+    deleted = 0 if report is None else report.objects.get(Outcome.DELETED.value, 0)
+    if not deleted:
+        return None
+    settings = servers.settings(partition.repository)
+    where = settings.backup_to or ""
+    restore_command = command("restore", partition.repository, partition.mark_id, where or "PLACE")
+    what = f"The sweep deleted {plural(deleted, 'object')}"
+    if where and is_backed_up(partition, where, settings.store_settings()):
+        return f"{what}. To restore what is missing from the backup", restore_command
+    return f"{what}. If there is a backup of the mark, restore what is missing with", restore_command
+
+
+def is_backed_up(partition: Partition, where: str, settings: StoreSettings) -> bool:
+    """Whether this location has a complete backup of a mark, as far as can be seen now."""
+    from lakegc_assets.backup.destination import backup_folder, parse_place
+    from lakegc_assets.backup.manifest import read_backup
+
+    folder = backup_folder(partition.repository, partition.mark_id)
+    try:
+        return read_backup(parse_place(where, settings), folder) is not None
+    except LakegcError:
+        return False
 
 
 def purge(partition: Partition) -> QuarantineResult:
@@ -209,7 +248,8 @@ def confirm_purge(partition: Partition, *, yes: bool) -> bool:
             "purge deletes permanently, so it needs a terminal to prompt for confirmation. In a script, pass --yes."
         )
     objects = quarantined_count(partition)
-    if objects == 0 and not has_copies(partition):
+    place = Servers.configured().target(partition.repository).place
+    if objects == 0 and not has_copies(place, partition.mark_id):
         return False
     if not yes:
         ask_for_confirmation(partition, objects)
@@ -239,10 +279,9 @@ def quarantined_count(partition: Partition) -> int | None:
     return read_quarantine(place, report).left
 
 
-def has_copies(partition: Partition) -> bool:
+def has_copies(place: Place, mark_id: str) -> bool:
     """Whether a mark's quarantine has any copy, including stray copies of an interrupted sweep."""
-    store = Servers.configured().target(partition.repository).place.store()
-    return any(page.objects for page in store.pages(key_in_quarantine(partition.mark_id, ""), page_size=1))
+    return any(page.objects for page in place.store().pages(key_in_quarantine(mark_id, ""), page_size=1))
 
 
 def ask_for_confirmation(partition: Partition, objects: int | None) -> None:

@@ -56,12 +56,14 @@ class Result:
 
 
 @printing()
-def show(result: Result, *, as_json: bool) -> None:
+def show(result: Result, files: Sequence[Path], *, as_json: bool) -> None:
+    """Print a comparison of the rules in these files."""
     if as_json:
         print_text(json.dumps(document(result), indent=1))
     else:
         show_result(result)
-        print_command("To set rules", command("rules", result.repository, "--set", "FILE"))
+        file = str(files[0]) if len(files) == 1 else "FILE"
+        print_command("To set rules", command("rules", result.repository, "--set", file))
 
 
 def compare(repository: str, mark_id: str, changes: Sequence[Variant]) -> Result:
@@ -177,7 +179,8 @@ def show_result(result: Result) -> None:
         also = f"; {changes}" if changes not in ("", variant.name) else ""
         print_sentence(f"{variant.name}: {rules_in_words(variant.rules)}{also}")
     print_table("Expired, and the difference from today", totals_table(result, rows))
-    print_table("Expired, by branch", branches_table(result))
+    if result.what_if.by_branch.num_rows:
+        print_table("Expired, by branch", branches_table(result))
     if any(row["unprobed_objects"] for row in rows):
         print_sentence(
             "'may be kept' counts the objects that have the same size as an object at a branch's head: a mark probes "

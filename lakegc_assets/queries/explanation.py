@@ -72,7 +72,7 @@ def explain_name(history: History, name: str, *, is_path: bool = False, is_addre
     if len(committed):
         raise WrongUsage(
             f"'{name}' is both a path in lakeFS and the address of an object of {history.repository}. Pass --path or "
-            "--address to say which one is meant"
+            "--address to say which one is meant."
         )
     return address
 
@@ -156,7 +156,7 @@ def explain_path(history: History, path: str, committed: pa.Table, served: Mappi
         raise NotFound(
             f"'{path}' isn't in any commit that mark {history.record.mark_id} of {history.repository} knew, and no "
             "branch serves it. Paths are case-sensitive and have no leading slash. If the object was overwritten "
-            "before it was committed, its path isn't recorded anywhere: explain its address instead"
+            "before it was committed, its path isn't recorded anywhere: explain its address instead."
         )
     inside = committed.filter(committed["inside"])["address"].to_pylist()
     located = [(address, SCHEME not in address) for address in served.values()]

@@ -1,4 +1,4 @@
-"""What sweeps, undos and purges did with some addresses, from their reports and receipts."""
+"""What sweeps, undos, purges and restores did with some addresses, from their reports, receipts and logs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ import pyarrow.compute as pc
 
 from lakegc_assets.queries.addresses import EXPIRED_SET, rows_of
 from lakegc_assets.rules import sweep_outcomes
+from lakegc_assets.rules.garbage import first_of_each
 from lakegc_assets.sweep.report import read_report_if_intact
-from spark_resources.deleting.receipts import NUMBERED, Receipts
+from spark_resources.copying.copy_log import LOGGED, CopyStatus, Log
+from spark_resources.deleting.receipts import NUMBERED, Receipts, receipt_rows
 from spark_resources.errors import DamagedData, LakegcError, NotFound, Retired
+from spark_resources.mark_store.files import RESTORED_FOLDER
 from spark_resources.mark_store.mark import Mark, folder_ids, mark_folder
 from spark_resources.mark_store.record import refuse_retired
 from spark_resources.model import EXPIRED_OBJECTS, RECEIPTS
@@ -20,6 +23,9 @@ from spark_resources.spark.datasets import all_batches, open_dataset
 from spark_resources.stores.place import Place
 from spark_resources.stores.prefetch import fetch_in_parallel
 
+RESTORED_FROM_BACKUP = "restored from a backup"
+"""The outcome of an object that `lakegc restore` copied back. An object that is restored from quarantine is `restored`,
+as in its receipt."""
 OUTCOMES = pa.schema(
     [
         pa.field("mark_id", pa.string(), nullable=False),
@@ -39,7 +45,7 @@ class SweepOutcomes:
 
 
 def outcomes_of(place: Place, addresses: pa.Array) -> SweepOutcomes:
-    """What every sweep, undo and purge in this namespace did with these addresses."""
+    """What every sweep, undo, purge and restore in this namespace did with these addresses."""
     unreadable: dict[str, str] = {}
 
     def read(mark_id: str) -> pa.Table:
@@ -66,7 +72,7 @@ def why_unreadable(place: Place, mark_id: str, error: LakegcError) -> str:
 
 
 def mark_outcomes(place: Place, mark_id: str, addresses: pa.Array) -> Iterator[pa.Table]:
-    """The outcomes (OUTCOMES) in the sweep of one mark, if there was one, and those of a later undo or purge."""
+    """The outcomes (OUTCOMES) in the sweep of one mark, if there was one, and in later undos, purges and restores."""
     folder, report = mark_folder(mark_id), read_report_if_intact(place, mark_id)
     if report is not None and report.dataset["folder"]:
         dataset = open_dataset(place, report.dataset["folder"], sha256=report.dataset["sha256"])
@@ -77,6 +83,18 @@ def mark_outcomes(place: Place, mark_id: str, addresses: pa.Array) -> Iterator[p
         tables = [matching(file.read(), addresses) for file in files]
         last = sweep_outcomes.latest(pa.concat_tables([NUMBERED.empty_table(), *tables]))
         yield with_mark(last.select(RECEIPTS.names), mark_id, folder + subfolder)
+    yield with_mark(restored_rows(place, folder + RESTORED_FOLDER, addresses), mark_id, folder + RESTORED_FOLDER)
+
+
+def restored_rows(place: Place, folder: str, addresses: pa.Array) -> pa.Table:
+    """The objects at these addresses that were restored from a backup, according to the log in this folder (RECEIPTS).
+    The last restore of each counts."""
+    log = Log(place, folder)
+    tables = [matching(log.read(key), addresses) for key in log.keys()]  # noqa: SIM118 - it isn't a mapping
+    logged = pa.concat_tables([LOGGED.empty_table(), *tables])
+    copied = logged.filter(pc.equal(logged["outcome"], CopyStatus.COPIED.value))
+    last = first_of_each(copied.sort_by([("address", "ascending"), ("at", "descending")]), "address")
+    return receipt_rows(last, at=last["at"], outcome=RESTORED_FROM_BACKUP, attempts=1)
 
 
 def matching(rows: pa.Table, addresses: pa.Array) -> pa.Table:

@@ -37,8 +37,8 @@ Column: TypeAlias = pa.Array | pa.ChunkedArray
 def receipt_rows(
     objects: pa.Table,
     *,
-    at: datetime,
-    outcome: Outcome | Column,
+    at: datetime | Column,
+    outcome: Outcome | str | Column,
     code: str | Column = "",
     why: str | Column = "",
     attempts: int | Column = 0,

@@ -28,8 +28,9 @@ SUMMARY = "summary.json"
 
 # Files that lakegc writes into a mark's folder after the mark is finished, next to the assets' folders.
 LATER_FILES = ("mark.json", ANNOUNCEMENT_NAME, APPROVAL_NAME, "sweep.json", QUARANTINE_NAME)
-LATER_FOLDERS = ("receipts/", "verifications/", "sweep_report/", "undone/", "restored/", "freed/")
-RESTORE_FOLDERS = ("undone/", "restored/")  # written by undo, purge and restore
+RESTORED_FOLDER = "restored/"  # the log of restores from a backup
+LATER_FOLDERS = ("receipts/", "verifications/", "sweep_report/", "undone/", RESTORED_FOLDER, "freed/")
+RESTORE_FOLDERS = ("undone/", RESTORED_FOLDER)  # written by undo, purge and restore
 EARLIER_FOLDERS = ("proofs/",)  # re-verifications of marks of format 1
 
 

@@ -21,7 +21,7 @@ from spark_resources.lakefs import LakeFS, Repository
 from spark_resources.mark_store.holds import HOLDS_KEY
 from spark_resources.mark_store.lease import LEASE_KEY
 from spark_resources.mark_store.mark import GC_ROOT, MARKS_ROOT, Mark
-from spark_resources.model import MarkState, Namespace
+from spark_resources.model import MarkState, Namespace, Outcome
 from spark_resources.spark.datasets import all_rows, write_rows
 from spark_resources.stores import StoreSettings
 from spark_resources.stores.place import Place
@@ -29,6 +29,7 @@ from tests.approval.conftest import Lake as ApprovalLake
 from tests.approval.conftest import lake as approval_lake
 from tests.approval.conftest import sandbox
 from tests.approval.test_foreign_marks import LAYOUTS, SUMMARY, write_foreign_mark
+from tests.commands.test_reports import swept
 from tests.support.command_line import Lakegc
 from tests.support.finished_marks import START, finished_record
 from tests.support.store_providers import replying
@@ -55,6 +56,10 @@ class Commands:
     def __call__(self, command: str, *arguments: str) -> Any:
         settings = self.lake.sandbox.settings
         return json.loads(self._lakegc.output(settings, command, self.lake.name, *arguments, "--format", "json"))
+
+    def text(self, command: str, *arguments: str, **settings: str) -> str:
+        """What a command prints for people."""
+        return self._lakegc.output({**self.lake.sandbox.settings, **settings}, command, self.lake.name, *arguments)
 
     def fails(self, code: int, words: Sequence[str], command: str, *arguments: str, **settings: str) -> None:
         known = {**self.lake.sandbox.settings, **settings}
@@ -158,9 +163,10 @@ def test_a_backup_counts_vanished_and_changed_objects_and_a_restore_reports_keys
 def test_a_restore_drill_reports_altered_copies_and_leaves_nothing_behind(
     commands: Commands, lake: ApprovalLake, tmp_path: Path
 ) -> None:
-    """A sample is restored to a scratch location, compared and removed; nothing else is touched."""
+    """A sample is restored to a scratch location, compared and removed; nothing else is touched. After a sweep without
+    quarantine, `undo` names the command that restores from the configured backup."""
     to, scratch = str(tmp_path / "to"), tmp_path / "scratch"
-    lake.add_mark(ADDRESSES)
+    swept(lake, dict.fromkeys(ADDRESSES, (Outcome.DELETED, "")))
     write_objects(lake, ADDRESSES)
     commands("backup", "m1", to)
     (lake.folder / "legacy").unlink()
@@ -175,6 +181,8 @@ def test_a_restore_drill_reports_altered_copies_and_leaves_nothing_behind(
     }  # fmt: skip
     assert {name for name in files(scratch) if "lakegc-drill" in name} == set()
     assert files(lake.folder) == before
+    undone = commands.text("undo", "m1", backup_to=to)
+    assert f"To restore what is missing from the backup: lakegc restore {lake.name} m1 {to}\n" in undone
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

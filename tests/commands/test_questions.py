@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from lakegc_assets import queries
+from lakegc_assets.cli.explain import until_sentence
 from lakegc_assets.queries.explanation import EXPLANATIONS
 from lakegc_assets.queries.pinned import PINS
+from lakegc_assets.rules.retention import Reason
 from lakegc_assets.sweep.report import Report, report_key
+from spark_resources.copying.copy_log import LOGGED, CopyStatus, Log
 from spark_resources.lakefs_sandbox import Sandbox
 from spark_resources.lakefs_sandbox.gc_api import set_rules
 from spark_resources.mark_store.mark import mark_folder
 from spark_resources.model import RECEIPTS, Rules
 from spark_resources.spark.datasets import write_rows
 from spark_resources.stores.place import Place
+from tests.commands.conftest import Marked
 from tests.support.command_line import NO_AGE, Lakegc
+from tests.support.finished_marks import finished_record
 from tests.support.mark_runs import environment, target_of
 
 OUTSIDE = "local:///elsewhere/imported"
@@ -99,6 +106,25 @@ def test_an_object_without_a_plausible_time_is_kept_without_a_known_end(asked: A
     assert "its modification time isn't plausible" in asked.text(asked.addresses["without a time"])
 
 
+def test_what_no_rule_expires_is_explained_by_the_missing_rules_or_the_servers_list(
+    asked: Asked, still: Marked
+) -> None:
+    """Without rules, there are no columns about them: they would be empty."""
+    text = asked.lakegc.output(still.settings, "explain", still.repository, "a", "--path")
+    [headings], [with_rules] = (re.findall(".*commit .* date .*", shown) for shown in (text, asked.text("only/on/old")))
+    kept = {
+        "kept_by": ["committed"],
+        "kept_until": None,
+        "commits": [{"retained": True, "until": None, "branch": None}],
+    }
+    listed = {**kept, "commits": [{**kept["commits"][0], "reason": Reason.SERVER.value}]}
+
+    assert "No rule expires it: the repository had no retention rules at the time of the mark.\n" in text
+    assert ("branch" in headings, "until" in headings) == (False, False)
+    assert ("branch" in with_rules, "until" in with_rules) == (True, True)
+    assert "as long as the server lists its commit as retained" in until_sentence(listed, finished_record())
+
+
 def test_a_lakefs_uri_is_read_as_a_path(asked: Asked) -> None:
     assert asked.explained("lakefs://asked/main/a")["objects"] == asked.explained("a", "--path")["objects"]
 
@@ -159,7 +185,8 @@ def test_pins_show_the_stale_branch_that_alone_keeps_objects_first(asked: Asked)
     assert (first["kind"], first["name"], first["objects"], first["stale"]) == ("branch", "old", 1, True)
     assert (second["kind"], second["name"], second["objects"]) == ("branch", "main", 3)
     text = asked.lakegc.output(settings, "pins", asked.repository)
-    for words in ("Kept by a branch alone", "stale: kept only as the branch's head", f"{size} B", "an experiment"):
+    for words in ("Kept by a branch alone", "stale: kept only as the branch's head", f"{size} B", "an experiment",
+                  "mark again: lakegc mark asked --min-age 0 --allow-young\n"):  # fmt: skip
         assert words in text
 
 
@@ -171,7 +198,9 @@ def test_functions_for_notebooks_return_the_same_answers_as_arrow_tables(asked: 
     assert explained["decision"].to_pylist() == [row["decision"] for row in asked.explained("a")["objects"]]
 
 
-def test_the_outcome_of_a_sweep_is_explained_with_its_receipt(asked: Asked, sandbox: Sandbox) -> None:
+def test_the_outcomes_of_a_sweep_and_a_restore_are_explained_with_their_receipts(
+    asked: Asked, sandbox: Sandbox
+) -> None:
     """If the files of a sweep were removed, the answer says that its outcomes can't be read."""
     place, address = target_of(sandbox.settings, asked.repository).place, asked.addresses["first"]
     write_sweep(place, "m1", address)
@@ -183,6 +212,16 @@ def test_the_outcome_of_a_sweep_is_explained_with_its_receipt(asked: Asked, sand
         "Mark m1: quarantined",
         f"Receipt: local://asked/{mark_folder('m1')}sweep_report/",
         "lakegc undo",
+    ):
+        assert words in text
+
+    write_restore(place, "m1", address)
+    text = asked.text(address, "--address")
+    for words in (
+        f"{address}: restored from a backup",
+        "Mark m1: restored from a backup 2026-11-22 00:00:00 UTC",
+        f"Receipt: local://asked/{mark_folder('m1')}restored/",
+        "lakegc report asked m1",
     ):
         assert words in text
 
@@ -204,3 +243,13 @@ def write_sweep(place: Place, mark_id: str, address: str) -> None:
         late=(), late_objects=0, quarantine=True, dataset=dataset.name_for_record(),
     )  # fmt: skip
     place.store().write(report_key(mark_id), report.to_json())
+
+
+def write_restore(place: Place, mark_id: str, address: str) -> None:
+    """Write the log of a restore that copied this object back from a backup, and found another one unchanged."""
+    log, at = Log(place, f"{mark_folder(mark_id)}restored/"), datetime(2026, 11, 22, tzinfo=UTC)
+    line: dict[str, Any] = {field.name: None for field in LOGGED if field.nullable}
+    line |= {"key": f"objects/{address}", "size": 5, "seconds": 0.1, "at": at, "why": ""}
+    for run, outcome in enumerate((CopyStatus.COPIED, CopyStatus.ALREADY_THERE), 1):
+        rows = [{**line, "address": address, "outcome": outcome.value}]
+        log.write(run, "0-0", pa.Table.from_pylist(rows, schema=LOGGED))

@@ -144,6 +144,8 @@ def test_undo_and_purge_end_before_spark_starts_if_nothing_is_in_quarantine(
     ended = without_spark(command[0], "m1", *command[1:])
 
     assert (ended.code, "no objects in quarantine" in ended.out) == (0, True), ended.err
+    restore = f"If there is a backup of the mark, restore what is missing with: lakegc restore {lake.name} m1 PLACE\n"
+    assert (restore in ended.out) == (command[0] == "undo")
 
 
 def test_a_sweep_reports_progress_from_its_start(lake: Lake, lakegc: Lakegc) -> None:

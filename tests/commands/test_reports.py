@@ -13,9 +13,11 @@ import pytest
 
 from lakegc_assets.cli.console import EscapingConsole
 from lakegc_assets.cli.status import Row, as_table
+from lakegc_assets.cli.sweep import next_commands
 from lakegc_assets.sweep.metadata import sweep_result
 from lakegc_assets.sweep.report import Report, read_report, report_key
 from lakegc_assets.sweep.report_writer import ASSET
+from spark_resources.deleting.quarantine import key_in_quarantine
 from spark_resources.mark_store.mark import Mark, mark_folder
 from spark_resources.model import RECEIPTS, MarkState, Outcome
 from spark_resources.records.json_records import record_bytes
@@ -67,18 +69,20 @@ MIXED = {
 
 def test_a_report_shows_rescued_and_failed_objects_with_their_reasons(lake: Lake, lakegc: Lakegc) -> None:
     """Even after the terminal is closed, everyone can read what happened to each object, and where that is recorded."""
-    swept(lake, MIXED, late=("data/s/a",))
+    swept(lake, {**MIXED, "data/s/d": (Outcome.ALREADY_GONE, "")}, late=("data/s/a",))
     output = lakegc.output(lake.sandbox.settings, "report", lake.name, "m1")
     document = json.loads(lakegc.output(lake.sandbox.settings, "report", lake.name, "latest", "--format", "json"))
 
     for words in (
         "it is staged on a branch", "rescued: data/s/b", "the store said no", "failed: data/s/c", "1 request.",
         "1 object became live while being deleted", "  data/s/a", f"{mark_folder('m1')}{ASSET}/",
-        f"lakegc sweep {lake.name} m1", "Swept by ada@here",
+        f"lakegc sweep {lake.name} m1", "Swept by ada@here", "already gone: data/s/d",
+        f"What deleted an object that was already gone: lakegc explain {lake.name} data/s/d --address",
     ):  # fmt: skip
         assert words in output
     assert {(row["outcome"], row["reason"], row["objects"]) for row in document["reasons"]} == {
-        ("rescued", "it is staged on a branch", 1), ("failed", "the store said no", 1)
+        ("rescued", "it is staged on a branch", 1), ("failed", "the store said no", 1),
+        ("already gone", "it was gone before this sweep: ask 'explain' what deleted it", 1),
     }  # fmt: skip
     assert document["named"]["rescued"] == [
         {"address": "data/s/b", "size": 1, "code": "", "why": "it is staged on a branch"}
@@ -114,7 +118,8 @@ def test_the_outcome_of_every_object_is_listed_in_every_format(lake: Lake, lakeg
 
 
 def test_a_report_of_a_mark_that_was_not_swept_is_refused_and_its_state_is_shown(lake: Lake, lakegc: Lakegc) -> None:
-    """A sweep that was interrupted has to be resumed; a mark that was never swept has no report."""
+    """A sweep that was interrupted has to be resumed, with --quarantine if it did so before; a mark that was never
+    swept has no report."""
     settings = lake.sandbox.settings
     lake.add_mark()
     lakegc(settings, "report", lake.name, "m1").stopped(2, "is marked and was not swept", f"review {lake.name} m1")
@@ -122,7 +127,20 @@ def test_a_report_of_a_mark_that_was_not_swept_is_refused_and_its_state_is_shown
     lakegc(settings, "report", lake.name, "m0").stopped(2, "was not swept", f"lakegc status {lake.name}")
     lake.approve()
     Mark.open(lake.place, "m1").move_to(MarkState.SWEEPING)
-    lakegc(settings, "report", lake.name, "m1").stopped(2, "was interrupted", f"lakegc sweep {lake.name} m1")
+    lakegc(settings, "report", lake.name, "m1").stopped(2, "was interrupted", f"lakegc sweep {lake.name} m1\n")
+    lake.place.store().write(key_in_quarantine("m1", "data/s/a"), b"1")
+    lakegc(settings, "report", lake.name, "m1").stopped(2, f"lakegc sweep {lake.name} m1 --quarantine\n")
+
+
+def test_the_command_that_retries_a_sweep_has_its_options(lake: Lake) -> None:
+    """Otherwise, the retry of a sweep that quarantined would delete, and that of a slow one might not be slow."""
+    swept(lake, {"data/s/a": (Outcome.FAILED, "busy"), "data/s/b": (Outcome.QUARANTINED, "")})
+    report = read_report(lake.place, "m1")
+    assert report is not None
+
+    retry, *_ = next_commands(report, 1, rate=50.0)
+
+    assert retry == ("Retry the failed objects", f"lakegc sweep {lake.name} m1 --quarantine --rate 50")
 
 
 def test_a_review_of_a_swept_mark_says_that_it_was_swept(lake: Lake, lakegc: Lakegc) -> None:

@@ -69,7 +69,7 @@ def test_the_table_names_each_variant_and_says_that_nothing_is_changed(
 
     for words in (
         "hostile as of mark m1", "Nothing is changed", "today: default 30 days", "default 100 days; minimum age 0",
-        "holding stored objects data/s/…", "(in no commit)", "main", "lakegc rules hostile --set FILE",
+        "holding stored objects data/s/…", "(in no commit)", "main", f"lakegc rules hostile --set {rules}\n",
     ):  # fmt: skip
         assert words in output
 
@@ -133,3 +133,11 @@ def test_setting_shorter_rules_shows_what_they_would_free_first(
     assert "nothing was set" in outcome.err
     for words in ("Commits expire earlier", "hostile as of mark m1", "Expired, and the difference from today"):
         assert words in outcome.out
+    assert "\nr.yaml: default 20 days\n" in outcome.out
+
+
+def test_there_is_no_table_by_branch_if_no_variant_expires_anything(lakegc: Lakegc, still: Marked) -> None:
+    output = ask(lakegc, still, "--hold", "prefix=data/").out
+
+    assert "Expired, and the difference from today" in output
+    assert "by branch" not in output
