@@ -1,4 +1,4 @@
-"""Holds on the terminal: list, add, drop, sign, and show what each matches today."""
+"""Holds on the terminal: list, add, drop, sign, and count what each matches now."""
 
 from __future__ import annotations
 

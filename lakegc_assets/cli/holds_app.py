@@ -93,7 +93,7 @@ def sign(context: typer.Context, yes: Annotated[bool, typer.Option("--yes", help
 
 @holds_app.command()
 def check(context: typer.Context, as_json: JsonOption = False) -> None:
-    """Validate the holds file, and show what each hold matches today."""
+    """Validate the holds file, and count what each hold matches now. The next mark counts holds on paths."""
     from lakegc_assets.cli import holds
 
     holds.check(context.obj, as_json=as_json)

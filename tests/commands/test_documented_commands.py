@@ -56,7 +56,7 @@ RUN_ELSEWHERE = {
     r"lakegc sandbox up": "serves until it is stopped: tests/unit/test_sandbox_up.py",
     r"lakegc sandbox up --store s3://bucket/prefix": "tests/unit/test_sandbox_stores.py",
     r"lakegc ui": "serves until it is stopped: tests/ui/test_ui.py",
-    r"lakegc \w+ mine( .*)?": "tests/commands/test_readme.py, on the repository that the page's Python makes",
+    r"lakegc [\w-]+ mine( .*)?": "tests/commands/test_readme.py, on the repository that the page's Python makes",
     r"lakegc \w+ losses( .*)?": "tests/commands/test_why_not_the_reference.py, as for mine",
     r"rclone (cat|copy) .*lake:.*": "tests/backup/test_rclone.py",
     r"python -c 'import dagster .*|dagster (asset|job) .*": "tests/dagster/test_dagster_commands.py",

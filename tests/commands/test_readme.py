@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from lakegc_assets.cli import sandbox_app
+from lakegc_assets.formatting import size
 from spark_resources.lakefs_sandbox import Sandbox
 from tests.approval.test_commands import Terminal
 from tests.support.command_line import Lakegc, Outcome
@@ -27,19 +28,17 @@ def test_the_commands_pasted_from_getting_started_lead_from_a_new_repository_to_
     tmp_path: Path, lakegc: Lakegc, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An interactive interpreter ends a block only at an empty line. The pasted lines leave two garbage objects, the
-    commands after them succeed, and the mark itself names the brake that would otherwise stop the approval."""
+    commands after them succeed, and the mark itself names the brake that would otherwise stop the approval. The rules
+    of the page expire the older file of its branch."""
     page = (ROOT / "docs" / "getting-started.md").read_text(encoding="utf-8")
-    begin = page.index("import os, lakefs_sdk as sdk")
-    lines = page[begin : page.index("```", begin)]
+    repository, branch = re.findall("^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    connection, _, _ = repository.partition("sdk.RepositoriesApi")
+    monkeypatch.chdir(tmp_path)
     with Sandbox(tmp_path / "sandbox") as sandbox:
-        ended = subprocess.run(
-            [sys.executable, "-i", "-q"], input=lines, env={**os.environ, **sandbox.environment}, cwd=ROOT,
-            capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
+        pasted(sandbox, repository)
         store = target_of(sandbox.settings, "mine").place.store()
         stored = [stored.key for page in store.pages("data/") for stored in page.objects]
 
-        assert "Error" not in ended.stderr, ended.stderr
         assert len(stored) == 3
         block = page[page.index("lakegc mark mine") :].partition("```")[0]
         commands = [shlex.split(line)[1:] for line in block.splitlines()]
@@ -48,17 +47,37 @@ def test_the_commands_pasted_from_getting_started_lead_from_a_new_repository_to_
         after = page[page.index("lakegc sweep mine") :].partition("```")[0]
         swept, report, why = (lakegc.output(sandbox.settings, *line.split()[1:]) for line in after.splitlines())
 
+        pasted(sandbox, connection + branch)
+        Path("rules.yaml").write_text(page.partition("```yaml\n")[2].partition("```")[0])
+        [block] = re.findall("^```sh\n([^`]*lakegc pins mine\n)^```$", page, re.MULTILINE)
+        commands = [shlex.split(line)[1:] for line in block.splitlines()]
+        assert [command[0] for command in commands] == ["mark", "what-if", "rules", "mark", "pins"]
+        _, what_if, rules, _, pins = (typed_in(lakegc, sandbox, monkeypatch, command) for command in commands)
+
     assert [command.code for command in ended_commands] == [0, 0, 0], ended_commands[-1].err
     assert "2 of 3 objects" in ended_commands[1].out
     assert ["share: tripped" in command.out for command in ended_commands] == [True, False, False]
     assert "deleted" in swept
     assert "deleted" in report
     assert "Kept: " in why
+    older = f"1 ({size((ROOT / 'LICENSE').stat().st_size)})"
+    for asked, words in ((what_if, "rules.yaml: default 30 days, dev 7"), (what_if, older),
+                         (rules, "Set: default 30 days, dev 7"), (pins, "dev")):  # fmt: skip
+        assert words in asked.out, asked.err
+
+
+def pasted(sandbox: Sandbox, lines: str) -> None:
+    """Paste these lines into an interactive interpreter with the sandbox's settings."""
+    ended = subprocess.run(
+        [sys.executable, "-i", "-q"], input=lines, env={**os.environ, **sandbox.environment}, cwd=ROOT,
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert "Error" not in ended.stderr, ended.stderr
 
 
 def typed_in(lakegc: Lakegc, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, command: list[str]) -> Outcome:
     """A command run by a person who types the requested word when prompted."""
-    monkeypatch.setattr("sys.stdin", Terminal("approve\n"))
+    monkeypatch.setattr("sys.stdin", Terminal({"rules": "set\n"}.get(command[0], "approve\n")))
     return lakegc(sandbox.settings, *command)
 
 
