@@ -26,7 +26,7 @@ from lakegc_assets.cli.escaping import print_text
 from lakegc_assets.cli.invocation import command
 from lakegc_assets.cli.mark import Servers
 from lakegc_assets.cli.object_list import print_rows
-from lakegc_assets.cli.sweep import has_copies, show_report
+from lakegc_assets.cli.sweep import show_report
 from lakegc_assets.formatting import plural
 from lakegc_assets.mark import dot_segments
 from lakegc_assets.mark.context import Target
@@ -196,7 +196,7 @@ def why_no_report(target: Target, mark_id: str) -> str:
             f"marks: {command('status', repository)}"
         )
     if mark.record.state is MarkState.SWEEPING:
-        quarantine = ["--quarantine"] if has_copies(target.place, mark_id) else []
+        quarantine = ["--quarantine"] if mark.record.quarantine else []
         return (
             f"the sweep of {name} is running or was interrupted. If it was interrupted, resume it with: "
             f"{command('sweep', repository, mark_id, *quarantine)}"

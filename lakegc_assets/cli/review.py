@@ -260,8 +260,9 @@ def show_sweep(record: MarkRecord) -> None:
     """If the sweep of this mark has started or ended, print that and the next command."""
     repository_and_mark = (record.repository, record.mark_id)
     if record.state is MarkState.SWEEPING:
+        quarantine = ["--quarantine"] if record.quarantine else []
         print_sentence("The sweep of this mark is running or was interrupted.")
-        print_command("If it was interrupted, resume it with", command("sweep", *repository_and_mark))
+        print_command("If it was interrupted, resume it with", command("sweep", *repository_and_mark, *quarantine))
     elif record.state in (MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES):
         print_sentence("This mark was swept. The set that was approved follows.")
         print_command("Show the outcome of each object", command("report", *repository_and_mark))

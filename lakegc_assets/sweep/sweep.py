@@ -44,8 +44,7 @@ def sweep(run: SweepRun) -> Report:
     if run.foreign is not None:
         record_stored_objects(run, run.foreign)
         refuse_revoked(run.place, run.foreign.approval)
-    if run.mark.record.state is not MarkState.SWEEPING:
-        run.mark.move_to(MarkState.SWEEPING)
+    run.mark.begin_sweep(quarantine=run.limits.quarantine)
     if run.foreign is not None:
         refuse_revoked(run.place, run.foreign.approval)
     withdraw_reference_summary(run.place, run.mark.record.mark_id)

@@ -214,6 +214,15 @@ class Mark:
             )
         self._write(replace(self.record, state=state, **changes))
 
+    def begin_sweep(self, *, quarantine: bool) -> None:
+        """Record that a sweep begins or resumes, and whether it quarantines. Raises `Refused` unless the mark is
+        approved, or its sweep was interrupted or had failures."""
+        quarantine = quarantine or self.record.quarantine
+        if self.record.state is not MarkState.SWEEPING:
+            self.move_to(MarkState.SWEEPING, quarantine=quarantine)
+        elif quarantine != self.record.quarantine:
+            self._write(replace(self.record, quarantine=quarantine))
+
     def make_full(self, why: str) -> None:
         """Turn this unfinished incremental mark into a full one, and record why.
 

@@ -130,10 +130,11 @@ class MarkRecord(Record):
     `previous` is set when the mark finishes; None for the first mark of a repository and scope. `approval` is the
     SHA-256 of its approval (see `spark_resources.mark_store.approval`). `inventory` describes the list of objects that
     was read instead of listing the store (see `spark_resources.stores.inventory`); `start` is then the time at which it
-    was taken. `retired` is set for a mark in the state `RETIRED`.
+    was taken. `retired` is set for a mark in the state `RETIRED`. `quarantine` is set once a sweep of the mark
+    quarantines: however it is resumed, it then deletes nothing for good.
     """
 
-    optional_fields: ClassVar = frozenset({"retired"})
+    optional_fields: ClassVar = frozenset({"retired", "quarantine"})
 
     mark_id: str
     state: AsInJson[MarkState]
@@ -161,10 +162,11 @@ class MarkRecord(Record):
     inventory: Mapping[str, Any] | None = None
     basis: Basis = field(default_factory=FULL_MARK.copy)
     retired: Retirement | None = None
+    quarantine: bool = False
     format: Annotated[int, BeforeValidator(_known_format)] = RECORD_FORMAT
 
     def to_json(self) -> bytes:
-        """The record as JSON. `retired` is left out if it isn't set, as in earlier versions."""
+        """The record as JSON. `retired` and `quarantine` are left out if they aren't set, as in earlier versions."""
         fields = to_json_value(self)
         assert isinstance(fields, dict)
         if self.state is MarkState.RETIRED:

@@ -17,7 +17,6 @@ from lakegc_assets.cli.sweep import next_commands
 from lakegc_assets.sweep.metadata import sweep_result
 from lakegc_assets.sweep.report import Report, read_report, report_key
 from lakegc_assets.sweep.report_writer import ASSET
-from spark_resources.deleting.quarantine import key_in_quarantine
 from spark_resources.mark_store.mark import Mark, mark_folder
 from spark_resources.model import RECEIPTS, MarkState, Outcome
 from spark_resources.records.json_records import record_bytes
@@ -126,10 +125,12 @@ def test_a_report_of_a_mark_that_was_not_swept_is_refused_and_its_state_is_shown
     lakegc(settings, "report", lake.name, "latest").stopped(1, "no mark", f"lakegc status {lake.name}")
     lakegc(settings, "report", lake.name, "m0").stopped(2, "was not swept", f"lakegc status {lake.name}")
     lake.approve()
-    Mark.open(lake.place, "m1").move_to(MarkState.SWEEPING)
+    Mark.open(lake.place, "m1").begin_sweep(quarantine=False)
     lakegc(settings, "report", lake.name, "m1").stopped(2, "was interrupted", f"lakegc sweep {lake.name} m1\n")
-    lake.place.store().write(key_in_quarantine("m1", "data/s/a"), b"1")
+    Mark.open(lake.place, "m1").begin_sweep(quarantine=True)
     lakegc(settings, "report", lake.name, "m1").stopped(2, f"lakegc sweep {lake.name} m1 --quarantine\n")
+    Mark.open(lake.place, "m1").begin_sweep(quarantine=False)
+    assert Mark.open(lake.place, "m1").record.quarantine
 
 
 def test_the_command_that_retries_a_sweep_has_its_options(lake: Lake) -> None:

@@ -212,14 +212,16 @@ def test_copies_left_by_a_killed_sweep_are_restored_only_if_their_live_original_
     contents = [store.read(address) for address in addresses]
     with killed_after_copying(*addresses):
         lakegc(sandbox.settings, "sweep", lake.id, "m1", "--quarantine").stopped(1, "killed")
+    resume = lakegc.output(sandbox.settings, "review", lake.id, "m1")
     early = json_output(lakegc, sandbox.settings, "purge", lake.id, "m1", "--yes")
     copies = [store.read(key_in_quarantine("m1", address)) for address in addresses]
     for number, (address, content) in enumerate(zip(addresses, contents, strict=True)):
         lake.stage_address("main", f"again-{number}", lake.objects.location(address), size=len(content), checksum="x")
-    report = json_output(lakegc, sandbox.settings, "sweep", lake.id, "m1", "--quarantine")
+    report = json_output(lakegc, sandbox.settings, "sweep", lake.id, "m1")  # it continues to quarantine
     store.delete_many([addresses[1]])
     purged = json_output(lakegc, sandbox.settings, "purge", lake.id, "m1", "--yes")
 
+    assert f"lakegc sweep {lake.id} m1 --quarantine" in resume
     assert early["objects"] == {}
     assert copies == contents
     assert report["objects"] == {"quarantined": 1, "rescued": 2}
