@@ -149,10 +149,11 @@ def check_brakes(proposal: Proposal, released: Mapping[str, str], limits: BrakeL
 
 
 class OutdatedMark(Refused):
-    """Raised if a mark was made with rules, holds or servers other than today's. `change` says what has changed."""
+    """Raised if a mark was made with rules, holds or servers other than today's. `change` says what has changed, and
+    `mark_command` makes a new mark."""
 
-    def __init__(self, change: str, repository: str, *, invariant: int) -> None:
-        super().__init__(f"{full_stop(change)} Make a new mark: lakegc mark {repository}", invariant=invariant)
+    def __init__(self, change: str, mark_command: str, *, invariant: int | None) -> None:
+        super().__init__(f"{full_stop(change)} Make a new mark: {mark_command}", invariant=invariant)
         self.change = change
 
 
@@ -167,12 +168,12 @@ def check_unchanged(proposal: Proposal, lakefs: LakeFS) -> None:
 def changes_since(record: MarkRecord, target: Target, lakefs: LakeFS) -> Iterator[OutdatedMark]:
     """What has changed since one of lakegc's marks was made, each as the error that an approval would raise."""
     repository = target.repository.id
-    name = f"mark {record.mark_id} of {repository}"
+    name, mark_command = f"mark {record.mark_id} of {repository}", f"lakegc mark {repository}"
     if added := servers_added_since(record, target.repository.server, lakefs.servers):
         yield OutdatedMark(
             f"{name} was made without servers that are in the settings now: {', '.join(added)}. Their repositories may "
             "refer to objects of this mark",
-            repository,
+            mark_command,
             invariant=2,
         )
     rules, holds = lakefs.rules(repository), read_holds(target.place, target.configured_holds)
@@ -180,7 +181,7 @@ def changes_since(record: MarkRecord, target: Target, lakefs: LakeFS) -> Iterato
         yield OutdatedMark(
             f"the retention rules of {repository} were changed after {name} was made, from "
             f"{rules_in_words(record.rules)} to {rules_in_words(rules)}",
-            repository,
+            mark_command,
             invariant=7,
         )
     if holds.sha256 != record.holds["sha256"]:
@@ -191,7 +192,7 @@ def changes_since(record: MarkRecord, target: Target, lakefs: LakeFS) -> Iterato
         yield OutdatedMark(
             f"the holds of {repository} were changed after {name} was made "
             f"({', '.join(changes) or 'same ids, different definitions'})",
-            repository,
+            mark_command,
             invariant=7,
         )
 

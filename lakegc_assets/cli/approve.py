@@ -14,13 +14,13 @@ from rich.table import Table
 
 from lakegc_assets.approval import approve as approval
 from lakegc_assets.approval.parse_request import PLACEHOLDER, known_brake, release_options, single_line
-from lakegc_assets.approval.preconditions import BrakeNotTripped, StoppedByBrakes
+from lakegc_assets.approval.preconditions import BrakeNotTripped, OutdatedMark, StoppedByBrakes
 from lakegc_assets.approval.proposals import ApprovalRequest, Proposal, propose
 from lakegc_assets.cli import brakes_table
 from lakegc_assets.cli.console import cell, print_command, print_sentence, print_table, printing, read_answer, size
 from lakegc_assets.cli.escaping import print_log, print_text
 from lakegc_assets.cli.invocation import command
-from lakegc_assets.cli.mark import Servers, resolve_mark_id
+from lakegc_assets.cli.mark import Servers, command_to_repeat, resolve_mark_id
 from lakegc_assets.cli.rules_files import refuse_what_if_result
 from lakegc_assets.formatting import plural
 from lakegc_assets.mark.context import user_and_machine, with_probed_capabilities
@@ -82,6 +82,8 @@ def approve(repository: str, mark_id: str, options: ApproveOptions, *, as_json: 
     except (StoppedByBrakes, BrakeNotTripped) as error:
         corrected = full_command(proposal, options, released, error.tripped)
         raise type(error)(f"{error}\nThe full command (replace each WHY with your reason):\n  {corrected}") from None
+    except OutdatedMark as error:
+        raise OutdatedMark(error.change, command_to_repeat(proposal.record), invariant=error.invariant) from None
     show_approval(proposal, granted, as_json=as_json)
     return proposal, granted
 

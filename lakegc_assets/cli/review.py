@@ -17,7 +17,14 @@ from lakegc_assets.cli import diff
 from lakegc_assets.cli.console import age, cell, print_command, print_sentence, print_table, printing, size
 from lakegc_assets.cli.escaping import print_text
 from lakegc_assets.cli.invocation import command
-from lakegc_assets.cli.mark import Servers, announcement_in_words, expired_tables, open_mark_in, show_late_uploads
+from lakegc_assets.cli.mark import (
+    Servers,
+    announcement_in_words,
+    command_to_repeat,
+    expired_tables,
+    open_mark_in,
+    show_late_uploads,
+)
 from lakegc_assets.cli.object_list import as_json, list_rows
 from lakegc_assets.cli.tables import show_totals, totals_document
 from lakegc_assets.formatting import fraction, money, monthly_cost, plural, rules_in_words
@@ -209,7 +216,7 @@ def show_review(review: Review) -> None:
         print_command("List every object", command("review", record.repository, record.mark_id, "--list"))
         next_name = NEXT_COMMANDS.get(review.state)
         if next_name == "approve" and review.changes_since.changes:
-            print_command("Next, make a new mark", command("mark", record.repository))
+            print_command("Next, make a new mark", command_to_repeat(record))
         elif next_name is not None:
             tripped = [brake.name for brake in review.brakes if brake.tripped and next_name == "approve"]
             next_command = command(next_name, record.repository, record.mark_id, *release_options(tripped))

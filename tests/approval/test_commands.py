@@ -11,8 +11,9 @@ from unittest import mock
 
 import pytest
 
+from spark_resources.lakefs_sandbox.gc_api import set_rules
 from spark_resources.mark_store.history import FinishedSweep, History, write_history
-from spark_resources.model import MarkState
+from spark_resources.model import MarkState, Rules
 from tests.approval.conftest import Lake
 from tests.support.command_line import Lakegc, Outcome
 from tests.support.finished_marks import COUNTS
@@ -83,6 +84,17 @@ def test_a_refused_approval_does_not_prompt_and_prints_the_command_that_would_su
     outcome.stopped(3, "share: 60.0% of all objects")
     releases = "--release share --because WHY --release live --because 'all is old'"
     assert f"lakegc approve {lake.name} m1 --by 'Ada L' {releases}" in outcome.err
+
+
+def test_the_refusal_of_an_outdated_mark_has_the_command_for_a_new_one_with_the_same_options(
+    lakegc: Lakegc, lake: Lake
+) -> None:
+    """Without them, the new mark would be another one."""
+    lake.add_mark(min_age=timedelta(0))
+    set_rules(lake.sandbox.repository(lake.name), Rules(7))
+
+    mark_again = f"Make a new mark: lakegc mark {lake.name} --min-age 0 --allow-young"
+    approve_by_script(lakegc, lake).stopped(3, "from none to default 7 days", mark_again)
 
 
 def test_a_refusal_names_every_tripped_brake_and_every_unnecessary_release(lakegc: Lakegc, lake: Lake) -> None:

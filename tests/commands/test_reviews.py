@@ -103,7 +103,7 @@ def test_a_review_says_how_rules_and_holds_have_changed_since_the_mark_and_leads
 ) -> None:
     """Such a mark can't be approved, but one that is approved already can be swept. If the server doesn't show its
     rules, the review says so."""
-    mark = reviewable(place, tables(ROWS), repository=name, rules=None)
+    mark = reviewable(place, tables(ROWS), repository=name, rules=None, min_age=timedelta(0))
     assert review(lakegc, sandbox, name)["changes_since"] == []
     assert f"Next: lakegc approve {name} m1" in lakegc.output(sandbox.settings, "review", name)
 
@@ -116,7 +116,8 @@ def test_a_review_says_how_rules_and_holds_have_changed_since_the_mark_and_leads
     assert review(lakegc, sandbox, name)["changes_since"] == changes
     output = " ".join(lakegc.output(sandbox.settings, "review", name).split())
     assert f"{' '.join(changes)} Therefore this mark can't be approved any more." in output
-    assert (f"Next, make a new mark: lakegc mark {name}" in output, "lakegc approve" in output) == (True, False)
+    assert f"Next, make a new mark: lakegc mark {name} --min-age 0 --allow-young" in output
+    assert "lakegc approve" not in output
 
     with tampering_proxy(sandbox.endpoint_url) as proxy:
         proxy.refused["/settings/gc_rules"] = 403
