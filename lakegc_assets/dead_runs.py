@@ -20,8 +20,8 @@ GRACE = timedelta(minutes=30)
 
 
 def possibly_dead_runs(instance: dg.DagsterInstance, *, now: datetime) -> Iterator[tuple[dg.DagsterRun, str]]:
-    """The runs, each with its repository, that are dead if nobody holds the repository's lease: they are shown as
-    started, and began longer than GRACE ago with a step that holds the lease."""
+    """The runs that Dagster shows as started, that began longer than GRACE ago, and whose step needs the lease, each
+    with its repository. If nobody holds the lease of that repository, the run is dead."""
     started = dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED])
     for record in instance.get_run_records(started):
         run = record.dagster_run

@@ -24,7 +24,7 @@ from lakegc_assets.approval.preconditions import (
 )
 from lakegc_assets.approval.proposals import ApprovalRequest, Proposal, propose
 from lakegc_assets.mark.context import Target, read_clocks
-from lakegc_assets.mark.sample_objects import youngest_object
+from lakegc_assets.mark.sample_objects import newest_object_time
 from lakegc_assets.mark.totals import EVERYTHING_ELSE, label_in_words, recorded_totals
 from lakegc_assets.rules.auto_approval import Policy, PolicyInputs, unmet_conditions
 from lakegc_assets.rules.brakes import BrakeLimits, brakes
@@ -166,7 +166,7 @@ def policy_inputs(
         candidate_bytes=record.counts["candidate_bytes"],
         expired=record.counts["expired"],
         expired_bytes=record.counts["expired_bytes"],
-        youngest=None if proposal.mark is None else youngest_object(proposal.mark),
+        youngest=None if proposal.mark is None else newest_object_time(proposal.mark),
         reasons=None if proposal.mark is None else reasons_of(proposal.mark),
         previous_reasons=None if previous_id is None else reasons_of(Mark.open(place, previous_id)),
     )

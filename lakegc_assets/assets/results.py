@@ -31,7 +31,7 @@ def reporting_failures(
     except (NothingToDo, NotAPartition) as error:
         if context is None:
             raise as_failure(error, metadata) from error
-        leave_unchanged(context, error)
+        report_refusal(context, error)
     except LakegcError as error:
         raise as_failure(error, metadata) from error
     except Exception as error:
@@ -74,8 +74,8 @@ def error_metadata(error: LakegcError) -> dict[str, Any]:
     return metadata
 
 
-def leave_unchanged(context: dg.AssetExecutionContext, error: LakegcError) -> None:
-    """Report why nothing is done, in the run's log and as observations. An invalid partition is deleted."""
+def report_refusal(context: dg.AssetExecutionContext, error: LakegcError) -> None:
+    """Report why nothing was done, in the run's log and as observations. An invalid partition is deleted."""
     context.log.error(str(error))
     for key in context.selected_asset_keys:
         context.log_event(

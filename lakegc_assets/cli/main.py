@@ -26,7 +26,7 @@ from spark_resources.host.failure_kinds import message_of
 def main(arguments: list[str] | None = None) -> None:
     """The entry point of the command `lakegc`."""
     show_warnings()
-    gc.set_threshold(50_000)  # imports make many objects and no garbage: with Python's 700, each command takes longer
+    gc.set_threshold(50_000)  # imports make many objects and no garbage, so the default of 700 slows down every command
     code = run(arguments, has_own_process=True)
     gc.freeze()  # otherwise Python garbage-collects all imported modules at exit, which takes a second
     sys.exit(code)

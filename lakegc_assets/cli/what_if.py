@@ -86,7 +86,7 @@ def with_rules_of(today: Variant, change: Variant) -> Variant:
 
 
 def refuse_unknown_branches(history: History, changes: Sequence[Variant]) -> None:
-    """Raise `WrongUsage` for a rule of a branch that the mark didn't find. Today's rules aren't checked."""
+    """Raise `WrongUsage` if a proposed rule names a branch that the mark didn't find. Today's rules aren't checked."""
     branches = {branch for branch, _ in history.heads}
     for change in changes:
         for branch in sorted(change.rules.branch_days if change.rules else ()):

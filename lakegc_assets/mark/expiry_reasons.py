@@ -132,7 +132,7 @@ def ranges_with_verdicts(run: MarkRun, verdicts: pa.Table, chain: MarkChain) -> 
 
 
 def with_strongest_verdict(ranges: pa.Table) -> pa.Table:
-    """Each range once, with its strongest verdict: the one that retained it longest (EXPIRED_RANGES)."""
+    """Each range once, with the verdict on the expired commit that kept it longest (EXPIRED_RANGES)."""
     aggregations = [*((name, "first") for name in RANGE_REFS.names[1:]), ("verdict", "max")]
     grouped = ranges.group_by("range_id", use_threads=False).aggregate(aggregations)
     columns = ["range_id", *(f"{name}_{how}" for name, how in aggregations)]

@@ -116,8 +116,8 @@ def refuse_normalized(run: MarkRun, absent: Iterable[str], *, state: str = "was 
         key = normalized(address)
         if key not in (address, "") and first_key(run.store, key) == key:
             raise Refused(
-                f"{address!r} of {run.partition.repository} {state}, but {key!r} is in {run.store.where}. This is most "
-                "likely the same object, because some stores normalize keys. It must be kept, but would look like "
+                f"{address!r} of {run.partition.repository} {state}, but {key!r} is in {run.store.where}. Some "
+                "stores normalize keys, so this is most likely the same object. It is live, but would look like "
                 "garbage. Copy it to a new path in lakeFS before you collect this repository.",
                 invariant=3,
             )

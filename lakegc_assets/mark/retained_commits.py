@@ -1,4 +1,5 @@
-"""`retained_commits`: the rule on the commit graph ∪ the server's list ∪ every branch head (formats §6)."""
+"""`retained_commits`: the commits that the rules retain in the commit graph, those in the server's list, and all branch
+heads (formats §6)."""
 
 from __future__ import annotations
 

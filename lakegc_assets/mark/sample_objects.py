@@ -83,8 +83,8 @@ def samples_by_kind(mark: Mark) -> dict[str, list[dict[str, Any]]]:
     return by_kind
 
 
-def youngest_object(mark: Mark) -> datetime | None:
-    """When the youngest object of an expired set was stored, by the store's clock; None if the set is empty, or the
+def newest_object_time(mark: Mark) -> datetime | None:
+    """When the newest object of an expired set was stored, by the store's clock; None if the set is empty, or the
     mark has no sample objects."""
     if PART not in mark.record.step("expired_set").datasets:
         return None

@@ -37,7 +37,9 @@ def parse_rules(data: bytes, name: str) -> Rules:
     Raises `WrongUsage` with all problems.
     """
     if len(data) > MAX_FILE_BYTES:
-        raise WrongUsage(f"{name} has {len(data):,} bytes; a file of retention rules has at most {MAX_FILE_BYTES:,}")
+        raise WrongUsage(
+            f"{name} has {len(data):,} bytes; a file of retention rules can have at most {MAX_FILE_BYTES:,}"
+        )
     plain = _read_yaml(data, name) if name.lower().endswith(YAML_SUFFIXES) else _read_json(data, name)
     if problems := list(_problems(plain)):
         listed = shortened("; ".join(problems), 2_000)

@@ -68,8 +68,8 @@ class _Window:
         in_order = pc.all(pc.less(addresses[:-1], addresses[1:]), min_count=0).as_py()
         if not in_order or (self._begun and addresses[0].as_py() <= self._reached):
             raise DamagedData(
-                f"an expired set isn't sorted by address, or has duplicates, near {addresses[0].as_py()!r}. It can't "
-                "be compared; make a new mark."
+                f"one of the two expired sets isn't sorted by address, or has duplicates, near "
+                f"{addresses[0].as_py()!r}. It can't be compared; make a new mark."
             )
         self._begun, self._reached = True, addresses[-1].as_py()
 

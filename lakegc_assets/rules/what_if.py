@@ -1,4 +1,5 @@
-"""What other rules would delete: the mark's own rules, applied once per variant to the rows of some addresses. Pure."""
+"""What other retention rules would delete: the computation of a mark, repeated once per variant for the rows of some
+addresses, without I/O."""
 
 from __future__ import annotations
 
@@ -79,9 +80,9 @@ def freed(
 ) -> pa.Table:
     """How much each variant would free of these stored objects, by branch (FREED).
 
-    `rows` also has ATTRIBUTED (ATTRIBUTED_OBJECTS) and EXPIRED (column address), the mark's expired set. Path probes
-    looked only for objects that the mark found unreferenced, so a branch may serve any other object if an object at a
-    branch head has its size (`sizes_at_heads`).
+    `rows` also has ATTRIBUTED (ATTRIBUTED_OBJECTS) and EXPIRED (column address), the mark's expired set. Only objects
+    of that set were probed for. Any other object counts as unprobed if some object at a branch head has the same size
+    (`sizes_at_heads`), because it may be that object.
     """
     tables, first = [FREED.empty_table()], None
     for number, variant in enumerate(variants):

@@ -96,8 +96,8 @@ class History(Record):
         )
 
     def sweeps_since(self, record: MarkRecord) -> tuple[FinishedSweep, ...]:
-        """The sweeps of other marks that ended after this mark began, and deleted or quarantined anything. They may
-        have removed objects in this mark's set, or changed them, if they were restored later."""
+        """The sweeps of other marks that ended after this mark began, and that deleted or quarantined at least one
+        object. Objects in this mark's set may be gone, or may have been restored, which changed them."""
         return tuple(
             sweep
             for sweep in self.sweeps

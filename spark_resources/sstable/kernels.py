@@ -119,7 +119,7 @@ def long_uvarint(data: Bytes, at: int, end: int) -> tuple[int, int]:
 
 @compiled
 def uvarint(data: Bytes, at: int, end: int) -> tuple[int, int]:
-    """Like `wire.uvarint`, but a value from 2**63 on is returned as negative; an invalid one has the end BROKEN."""
+    """Like `wire.uvarint`, but values from 2**63 on wrap to negative ones; the end of an invalid varint is BROKEN."""
     if at < end and data[_at(at)] < 0x80:
         return _int(data[_at(at)]), at + 1
     return long_uvarint(data, at, end)

@@ -201,7 +201,7 @@ class TableBuilder:
         )
         footer = bytes([CRC32C]) + handles.ljust(HANDLES_LENGTH, b"\x00") + struct.pack("<I", VERSION) + MAGIC
         if len(footer) != FOOTER_LENGTH:
-            raise AssertionError(f"a footer of {len(footer)} bytes")
+            raise AssertionError(f"the footer has {len(footer)} bytes instead of {FOOTER_LENGTH}")
         return bytes(self._out) + footer
 
     def _write_data(self) -> None:

@@ -232,8 +232,8 @@ def add_to_backup(lake: ApprovalLake, to: str, *addresses: str) -> None:
 
 
 def test_keys_that_no_mark_can_contain_are_not_restored(commands: Commands, lake: ApprovalLake, tmp_path: Path) -> None:
-    """The list of a backup isn't signed. Anyone who can write to it could plant marks, approvals, holds, summaries of
-    marks, or objects that other tools mistake for those."""
+    """A backup's list of objects isn't signed. Anyone who can write to it could plant marks, approvals, holds,
+    summaries of marks, or objects that other tools mistake for those."""
     to, listed = str(tmp_path / "to"), tmp_path / "keys"
     lake.add_mark(ADDRESSES)
     write_objects(lake, ADDRESSES)

@@ -76,7 +76,7 @@ def _dumped_commits(made: Rebuilt, dump: str) -> Iterator[Any]:
 
 @pytest.mark.parametrize("name", SMALL)
 def test_the_sandbox_lists_the_recorded_commits_and_staged_addresses(sandbox: Sandbox, name: str) -> None:
-    """The sandbox imitates the faults of the recorded server."""
+    """The sandbox leaves out what the recorded server left out."""
     source = history(name)
     lake = rebuild(source, sandbox, uploading=False).lake
     xids = Xids(1, sandbox.now)

@@ -145,7 +145,7 @@ def test_if_marks_are_named_no_others_are_retired(lake: OldMarks) -> None:
 
 @pytest.mark.parametrize("obstacle", ["quarantine", "announcement", "approval", "damaged record", "lease"])
 def test_a_mark_in_use_or_with_a_damaged_record_is_not_retired(lake: OldMarks, obstacle: str) -> None:
-    """The rules get the status of a mark from files that other steps wrote."""
+    """What is known of a mark comes from files that other steps wrote, and that may be damaged."""
     place, now = lake.target.place, lake.sandbox.now()
     if obstacle == "quarantine":
         place.store().write(key_in_quarantine("m1", "data/x"), b"x")

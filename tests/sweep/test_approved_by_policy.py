@@ -13,7 +13,7 @@ from unittest import mock
 import pytest
 
 from lakegc_assets.approval.auto_approval import Decision, apply_policy
-from lakegc_assets.mark.sample_objects import samples_by_kind, youngest_object
+from lakegc_assets.mark.sample_objects import newest_object_time, samples_by_kind
 from lakegc_assets.resources import MarksResource
 from lakegc_assets.sweep.preconditions import SweepOptions
 from spark_resources.deleting.quarantine import key_in_quarantine
@@ -108,7 +108,7 @@ def test_a_sweep_reads_repositories_that_are_trusted_only_since_the_policys_appr
         assert len(second.expired) == second.record.counts["expired"] == 2
         mark = Mark.open(second.target.place, "m1")
         newest = max(row["modified"] for row in samples_by_kind(mark)["largest"])
-        assert youngest_object(mark) == newest > sandbox.now() - timedelta(days=42)
+        assert newest_object_time(mark) == newest > sandbox.now() - timedelta(days=42)
         apply(settings)
         sandbox.set_clock(sandbox.now() + timedelta(days=1, minutes=1))
         assert apply(settings).sentence == "mark m1 was approved"

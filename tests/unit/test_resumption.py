@@ -69,7 +69,7 @@ def test_a_sweep_with_a_missing_or_different_approval_or_set_is_never_resumed() 
 
 @pytest.mark.parametrize("outcomes", [None, {}, {"failed": 0, "deleted": 3}])
 def test_a_finished_sweep_without_failed_objects_is_not_repeated(outcomes: Mapping[str, int] | None) -> None:
-    """Objects that became live too late need a person, not another sweep."""
+    """Objects that became live after they were deleted need a person; another sweep would not help."""
     record, approval = approved()
     ended = replace(record, state=MarkState.SWEPT_WITH_FAILURES)
     assert "no object failed" in why(ended, approval, now=FINISHED, outcomes=outcomes)
