@@ -24,7 +24,7 @@ from tests.support.store_proxy import Fault, StoreProxy, every_nth, store_proxy
 from tests.support.sweep_without_lakefs import BUCKET, approved, finish_sweep_alone, outcomes, remaining_keys, run_alone
 
 OTHERS = {f"data/s1/other-{number}" for number in range(5)}
-KEYS = [f"data/s{number % 3}/{number:04}" for number in range(240)]
+KEYS = [f"data/s{number % 3}/{number:04}" for number in range(60)]
 
 
 @pytest.fixture(scope="module")
@@ -42,14 +42,14 @@ def proxy(seaweedfs: SeaweedFS) -> Iterator[StoreProxy]:
 
 @pytest.fixture
 def run(seaweedfs: SeaweedFS, proxy: StoreProxy, spark: SparkResource) -> Iterator[SweepRun]:
-    """A sweep of 240 of 245 keys through the proxy. Batches are small, so that there are many."""
+    """A sweep of 60 of 65 keys through the proxy. Batches are small, so that there are many."""
     name, client = uuid.uuid4().hex, seaweedfs.client()
     for key in itertools.chain(KEYS, OTHERS):
         client.put_object(Bucket=BUCKET, Key=f"{name}/{key}", Body=b"12345")
     proxy.plan = lambda *_: None
     proxy.seen.clear()
     settings = seaweedfs.settings(s3_endpoint_url=proxy.endpoint, read_timeout=1.5, retry=no_wait_policy(3))
-    started = run_alone(name, settings, spark, delete_batch=20)
+    started = run_alone(name, settings, spark, delete_batch=5)
     yield started
     proxy.plan = lambda *_: None
     started.lease.release()
@@ -151,11 +151,11 @@ def fail(_: int) -> None:
 def test_quarantining_loses_no_objects_despite_faults(run: SweepRun, proxy: StoreProxy) -> None:
     """In the end each object is either in quarantine or at its key."""
     proxy.plan = every_nth(4, "delete", Fault.BROKEN_AFTER)
-    finish_sweep_alone(run, KEYS[:60], Action.QUARANTINE)
+    finish_sweep_alone(run, KEYS[:20], Action.QUARANTINE)
     proxy.plan = lambda *_: None
 
-    assert remaining_keys(run) == OTHERS | set(KEYS[60:])
-    assert outcomes(run) == dict.fromkeys(KEYS[:60], "quarantined")
+    assert remaining_keys(run) == OTHERS | set(KEYS[20:])
+    assert outcomes(run) == dict.fromkeys(KEYS[:20], "quarantined")
 
 
 def test_a_report_after_an_undo_counts_restored_objects_as_restored(run: SweepRun) -> None:

@@ -22,7 +22,7 @@ from tests.support.s3_servers import SeaweedFS
 from tests.support.store_proxy import Fault, StoreProxy, kind_of, store_proxy
 from tests.support.sweep_without_lakefs import BUCKET, finish_sweep_alone, outcomes, remaining_keys, run_alone
 
-KEYS = [f"data/s{number % 3}/{number:04}" for number in range(240)]
+KEYS = [f"data/s{number % 3}/{number:04}" for number in range(60)]
 OTHERS = {f"data/s1/other-{number}" for number in range(5)}
 LIMIT_S = 120
 EFFECTS = [
@@ -36,7 +36,7 @@ MOST_LEFT = [
     ("driver of workers", "delete", "after"),
     ("worker", "delete", "after"),
 ]
-BATCH = 20
+BATCH = 5
 
 
 def sweep_in_this_process() -> None:

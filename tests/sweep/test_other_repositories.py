@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,16 +55,17 @@ def lake(sandbox: Sandbox) -> SandboxRepository:
     return repository
 
 
-def garbage(lake: SandboxRepository, name: str) -> Entry:
-    entry = lake.put("main", name, name.encode())
-    lake.delete("main", [name])
+def garbage(lake: SandboxRepository, data: str) -> Entry:
+    """An object with this content to which nothing refers."""
+    entry = lake.put("main", "garbage", data.encode())
+    lake.delete("main", ["garbage"])
     return entry
 
 
-def stage_elsewhere(other: SandboxRepository, entry: Entry, path: str) -> None:
+def stage_elsewhere(other: SandboxRepository, entry: Entry, path: str, branch: str = "main") -> None:
     """Stage an object of the lake in another repository."""
     there = replace(entry, path=path.encode(), address=f"local://lake/{entry.address}", address_type=AddressType.FULL)
-    other.stage("main", [there])
+    other.stage(branch, [there])
 
 
 def mark(sandbox: Sandbox, mark_id: str = "m1") -> Marked:
@@ -87,21 +89,21 @@ def is_stored(lake: SandboxRepository, entry: Entry) -> bool:
     return lake.objects.file(entry.address).exists()
 
 
-@pytest.mark.parametrize("status", [503, 403])
 def test_a_sweep_stops_if_it_cannot_read_a_repository_that_its_mark_read(
-    sandbox: Sandbox, lake: SandboxRepository, status: int
+    sandbox: Sandbox, lake: SandboxRepository
 ) -> None:
     """The repository may now refer to more objects, so no object is deleted until it can be read."""
     imported, nobodys = garbage(lake, "imported"), garbage(lake, "nobody's")
     assert mark(sandbox).expired == {imported.address, nobodys.address}
     approve(sandbox)
     stage_elsewhere(sandbox.repository("other"), imported, "imported")
-    sandbox.fail("other", status)
 
-    with pytest.raises(Refused, match=r"repository other .*--release 'others/other' --because"):
-        sweep(sandbox)
-    assert is_stored(lake, imported)
-    assert is_stored(lake, nobodys)
+    for status in (503, 403):
+        sandbox.fail("other", status)
+        with pytest.raises(Refused, match=r"repository other .*--release 'others/other' --because"):
+            sweep(sandbox)
+        assert is_stored(lake, imported), status
+        assert is_stored(lake, nobodys), status
 
     sandbox.fail("other", None)
     report = sweep(sandbox)
@@ -174,87 +176,91 @@ def test_a_release_does_not_cover_a_later_repository_of_the_same_name(
     assert is_stored(lake, imported)
 
 
-def test_one_damaged_record_does_not_hide_recorded_references_of_an_unreadable_repository(
+def test_a_table_swapped_while_it_is_read_is_not_mistaken_for_one_without_references(
     sandbox: Sandbox, lake: SandboxRepository
 ) -> None:
-    """If one record can't be read, the references in all others still count."""
-    imported, nobodys = garbage(lake, "imported"), garbage(lake, "nobody's")
-    stage_elsewhere(sandbox.repository("other"), imported, "imported")
-    mark(sandbox, "m0")
-    target_of(sandbox.settings, "lake").place.store().write(mark_folder("damaged") + "mark.json", b"{")
-    sandbox.fail("other", 503)
-
-    assert mark(sandbox).expired == {nobodys.address}
-
-
-@pytest.mark.parametrize("kind", ["range", "metarange"])
-def test_a_table_swapped_while_it_is_read_is_not_mistaken_for_one_without_references(
-    sandbox: Sandbox, lake: SandboxRepository, kind: str
-) -> None:
-    """The swapped table is complete and valid, but it is not the table of that name. The repository counts as unread.
-    Once the right table is back, neither the sweep nor a later mark mistakes it for one without references."""
-    other = sandbox.repository("other")
-    imported, nobodys = garbage(lake, "imported"), garbage(lake, "nobody's")
-    other.put("main", "its own", b"its own")
-    first = other.commit("main", "its own")
-    stage_elsewhere(other, imported, "imported")
-    swapped, its_own = (
-        other.committed.ranges(commit.metarange_id)[0].id for commit in (other.commit("main", "imports"), first)
-    )
-    other.hard_reset("main", first.id)  # the table of a head is read once more, for path probes
-    table = other.objects.file(f"_lakefs/{swapped}")
-    data = table.read_bytes()
-    table.write_bytes(other.objects.file(f"_lakefs/{its_own if kind == 'range' else first.metarange_id}").read_bytes())
+    """The swapped tables, a range in one repository and a metarange in another, are complete and valid, but not the
+    tables of that name. The repositories count as unread. Once the right tables are back, neither the sweep nor a later
+    mark mistakes them for tables without references."""
+    imported, nobodys, right = dict[str, Entry](), garbage(lake, "nobody's"), dict[Path, bytes]()
+    for name, kind in (("other", "range"), ("third", "metarange")):
+        other, imported[name] = sandbox.repository(name), garbage(lake, f"imported by {name}")
+        other.put("main", "its own", b"its own")
+        first = other.commit("main", "its own")
+        stage_elsewhere(other, imported[name], "imported")
+        swapped, its_own = (
+            other.committed.ranges(commit.metarange_id)[0].id for commit in (other.commit("main", "imports"), first)
+        )
+        other.hard_reset("main", first.id)  # the table of a head is read once more, for path probes
+        table = other.objects.file(f"_lakefs/{swapped}")
+        right[table] = table.read_bytes()
+        instead = its_own if kind == "range" else first.metarange_id
+        table.write_bytes(other.objects.file(f"_lakefs/{instead}").read_bytes())
 
     first_mark = mark(sandbox)
     approve(sandbox)
-    table.write_bytes(data)
+    for table, data in right.items():
+        table.write_bytes(data)
 
-    assert list(unread_repositories_in(first_mark.record)) == ["other"]
+    assert list(unread_repositories_in(first_mark.record)) == ["other", "third"]
     assert mark(sandbox, "m2").expired == {nobodys.address}
-    assert sweep(sandbox).objects == {"deleted": 1, "rescued": 1}
-    assert is_stored(lake, imported)
+    assert sweep(sandbox).objects == {"deleted": 1, "rescued": 2}
+    assert all(is_stored(lake, entry) for entry in imported.values())
 
 
-@pytest.mark.parametrize("left_by", ["another commit", "empty commits", "a merge"])
+def leave_by_another_commit(other: SandboxRepository, entry: Entry) -> None:
+    take_in_and_drop(other, "main", entry)
+
+
+def leave_by_empty_commits(other: SandboxRepository, entry: Entry) -> None:
+    take_in_and_drop(other, "main", entry)
+    for number in range(3):
+        other.commit("main", f"empty {number}", allow_empty=True)
+
+
+def leave_by_a_merge(other: SandboxRepository, entry: Entry) -> None:
+    other.create_branch("dev", "main")
+    take_in_and_drop(other, "dev", entry)
+    other.put("main", "more", b"more")
+    other.commit("main", "more")
+    other.merge("dev", "main", allow_empty=True)
+    other.delete_branch("dev")
+
+
+def take_in_and_drop(other: SandboxRepository, branch: str, entry: Entry) -> None:
+    stage_elsewhere(other, entry, "imported", branch)
+    other.commit(branch, "takes it in")
+    other.delete(branch, ["imported"])
+    other.commit(branch, "drops it")
+
+
+LEAVE = {"other": leave_by_another_commit, "third": leave_by_empty_commits, "fourth": leave_by_a_merge}
+
+
 def test_objects_of_a_commit_behind_a_new_head_of_another_repository_are_live(
-    sandbox: Sandbox, lake: SandboxRepository, monkeypatch: pytest.MonkeyPatch, left_by: str
+    sandbox: Sandbox, lake: SandboxRepository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both commits were made after the re-verification and before heads were listed again. The head itself doesn't have
-    the object."""
-    other, imported, nobodys = sandbox.repository("other"), garbage(lake, "imported"), garbage(lake, "nobody's")
-    other.put("main", "its own", b"its own")
-    other.commit("main", "its own")
-    assert mark(sandbox).expired == {imported.address, nobodys.address}
+    """All commits were made after the re-verification and before heads were listed again. No head has the object."""
+    sandbox.create("fourth")
+    imported, nobodys = {name: garbage(lake, f"imported by {name}") for name in LEAVE}, garbage(lake, "nobody's")
+    for name in LEAVE:
+        sandbox.repository(name).put("main", "its own", b"its own")
+        sandbox.repository(name).commit("main", "its own")
+    assert mark(sandbox).expired == {entry.address for entry in (*imported.values(), nobodys)}
     approve(sandbox)
     watch, watched = OtherHeads.of, list[OtherHeads]()
 
-    def take_in_and_drop(branch: str) -> None:
-        there = replace(imported, path=b"imported", address=f"local://lake/{imported.address}")
-        other.stage(branch, [replace(there, address_type=AddressType.FULL)])
-        other.commit(branch, "takes it in")
-        other.delete(branch, ["imported"])
-        other.commit(branch, "drops it")
-
     def commit_and_watch(run: MarkRun) -> OtherHeads:
-        if not watched:
-            other.create_branch("dev", "main")
-            take_in_and_drop("dev" if left_by == "a merge" else "main")
-            for number in range(3) if left_by == "empty commits" else ():
-                other.commit("main", f"empty {number}", allow_empty=True)
-            if left_by == "a merge":
-                other.put("main", "more", b"more")
-                other.commit("main", "more")
-                other.merge("dev", "main", allow_empty=True)
-                other.delete_branch("dev")
+        for name, leave in LEAVE.items() if not watched else ():
+            leave(sandbox.repository(name), imported[name])
         watched.append(watch(run))
         return watched[-1]
 
     monkeypatch.setattr(OtherHeads, "of", commit_and_watch)
     report = sweep(sandbox)
 
-    assert is_stored(lake, imported)
-    assert report.objects == {"deleted": 1, "rescued": 1}
+    assert {name: is_stored(lake, entry) for name, entry in imported.items()} == dict.fromkeys(LEAVE, True)
+    assert report.objects == {"deleted": 1, "rescued": 3}
 
 
 def test_a_table_damaged_in_one_repository_is_read_from_another_that_has_it(
@@ -316,57 +322,60 @@ def test_identical_content_re_staged_in_another_repository_is_live(
     assert "HTTP 503" in why[unclear.address]
 
 
-Stage = Callable[[SandboxRepository, Entry], None]
+def stage_in_both_ways(lake: SandboxRepository, other: SandboxRepository) -> Callable[[], list[Entry]]:
+    """Two objects of the lake to which nothing refers, and a function that stages both in another repository: the first
+    is found by a list, the second only by a probe."""
+    listed, unlisted = (garbage(lake, f"{how} in {other.id}") for how in ("listed", "not listed"))
+
+    def stage() -> list[Entry]:
+        stage_elsewhere(other, listed, "imported")
+        stage_again_elsewhere(other, unlisted, "again", f"not listed in {other.id}".encode())
+        return [listed, unlisted]
+
+    return stage
 
 
-def stage_listed(other: SandboxRepository, entry: Entry) -> None:
-    stage_elsewhere(other, entry, "imported")
-
-
-def stage_unlisted(other: SandboxRepository, entry: Entry) -> None:
-    stage_again_elsewhere(other, entry, "again", b"imported")
-
-
-@pytest.mark.parametrize("stage", [stage_listed, stage_unlisted], ids=["by a list", "by a probe"])
-@pytest.mark.parametrize("trusted_between", [False, True], ids=["never trusted", "trusted in between"])
 def test_addresses_that_earlier_marks_found_in_a_now_unreadable_repository_are_live(
-    sandbox: Sandbox, lake: SandboxRepository, stage: Stage, trusted_between: bool
+    sandbox: Sandbox, lake: SandboxRepository
 ) -> None:
     """It doesn't matter how a mark found them, or whether the mark in between trusted the repository and therefore
-    didn't read it."""
-    imported, nobodys = garbage(lake, "imported"), garbage(lake, "nobody's")
-    stage(sandbox.repository("other"), imported)
+    didn't read it. If one record can't be read, the references in all others still count."""
+    nobodys, imported = garbage(lake, "nobody's"), dict[str, list[Entry]]()
+    for name in ("other", "third"):
+        imported[name] = stage_in_both_ways(lake, sandbox.repository(name))()
     assert mark(sandbox, "m0").expired == {nobodys.address}
-    if trusted_between:
-        trusting = {**settings(sandbox), "trusted_repositories": "other"}
-        assert Marker().mark(trusting, "lake", "m1", ANY_AGE).expired == {imported.address, nobodys.address}
-    sandbox.fail("other", 503)
+    trusting = {**settings(sandbox), "trusted_repositories": "other"}
+    trusted = {entry.address for entry in imported["other"]}
+    assert Marker().mark(trusting, "lake", "m1", ANY_AGE).expired == trusted | {nobodys.address}
+    target_of(sandbox.settings, "lake").place.store().write(mark_folder("damaged") + "mark.json", b"{")
+    for name in imported:
+        sandbox.fail(name, 503)
 
     assert mark(sandbox, "m2").expired == {nobodys.address}
     assert mark(sandbox, "m3").expired == {nobodys.address}
 
     approve(sandbox, "m3")
     assert sweep(sandbox, "m3").objects == {"deleted": 1}
-    assert is_stored(lake, imported)
+    assert all(is_stored(lake, entry) for entries in imported.values() for entry in entries)
 
 
-def rescued_by_a_re_verification(sandbox: Sandbox, lake: SandboxRepository, stage: Stage) -> Entry:
-    """An object that another repository stages after the mark `m1` and before its sweep, so that no mark finds the
-    reference."""
-    imported, nobodys = garbage(lake, "imported"), garbage(lake, "nobody's")
-    assert mark(sandbox).expired == {imported.address, nobodys.address}
+def rescued_by_a_re_verification(sandbox: Sandbox, lake: SandboxRepository) -> list[Entry]:
+    """Objects that another repository stages after the mark `m1` and before its sweep, so that no mark finds the
+    references."""
+    stage, nobodys = stage_in_both_ways(lake, sandbox.repository("other")), garbage(lake, "nobody's")
+    expired = mark(sandbox).expired
     approve(sandbox)
-    stage(sandbox.repository("other"), imported)
-    assert sweep(sandbox).objects == {"deleted": 1, "rescued": 1}
+    imported = stage()
+    assert expired == {entry.address for entry in (*imported, nobodys)}
+    assert sweep(sandbox).objects == {"deleted": 1, "rescued": 2}
     return imported
 
 
-@pytest.mark.parametrize("stage", [stage_listed, stage_unlisted], ids=["by a list", "by a probe"])
 def test_addresses_that_a_re_verification_found_in_a_now_unreadable_repository_are_live(
-    sandbox: Sandbox, lake: SandboxRepository, stage: Stage
+    sandbox: Sandbox, lake: SandboxRepository
 ) -> None:
     """No mark found the reference. A damaged record of a different re-verification is no reason to ignore it."""
-    imported = rescued_by_a_re_verification(sandbox, lake, stage)
+    imported = rescued_by_a_re_verification(sandbox, lake)
     damaged = verifications_folder("m1") + "9999/mark.json"
     target_of(sandbox.settings, "lake").place.store().write(damaged, b"{")
     sandbox.fail("other", 503)
@@ -376,7 +385,7 @@ def test_addresses_that_a_re_verification_found_in_a_now_unreadable_repository_a
     approve(sandbox, "m2")
     assert sweep(sandbox, "m2").objects == {"deleted": 1}
     assert mark(sandbox, "m3").expired == set()
-    assert is_stored(lake, imported)
+    assert all(is_stored(lake, entry) for entry in imported)
 
 
 def test_addresses_found_in_an_unreadable_repository_are_live_even_if_the_stores_clock_was_set_back(
@@ -388,19 +397,18 @@ def test_addresses_found_in_an_unreadable_repository_are_live_even_if_the_stores
     assert before.finished is not None
     ahead = replace(before, finished=before.finished + timedelta(hours=1), server_now=before.server_now - ONE_SECOND)
     target_of(sandbox.settings, "lake").place.store().write(mark_folder("m0") + "mark.json", ahead.to_json())
-    stage_listed(sandbox.repository("other"), imported)
+    stage_elsewhere(sandbox.repository("other"), imported, "imported")
     assert mark(sandbox, "m1").expired == {nobodys.address}
     sandbox.fail("other", 503)
 
     assert mark(sandbox, "m2").expired == {nobodys.address}
 
 
-@pytest.mark.parametrize("stage", [stage_listed, stage_unlisted], ids=["by a list", "by a probe"])
 def test_addresses_that_a_re_verification_found_are_live_even_if_its_record_is_now_unreadable(
-    sandbox: Sandbox, lake: SandboxRepository, stage: Stage
+    sandbox: Sandbox, lake: SandboxRepository
 ) -> None:
-    """The datasets of the re-verification still exist. No other record has the object."""
-    rescued_by_a_re_verification(sandbox, lake, stage)
+    """The datasets of the re-verification still exist. No other record has the objects."""
+    rescued_by_a_re_verification(sandbox, lake)
     store = target_of(sandbox.settings, "lake").place.store()
     for key in [stored.key for page in store.pages(verifications_folder("m1")) for stored in page.objects]:
         if key.endswith("/mark.json"):
@@ -416,10 +424,10 @@ def test_addresses_found_elsewhere_only_by_a_mark_and_not_by_a_later_re_verifica
     """By the time of the re-verification no list shows the object, and paths are only probed for the sizes of its
     candidates."""
     other, imported, longer = sandbox.repository("other"), garbage(lake, "imported"), garbage(lake, "nobody's object")
-    stage_listed(other, imported)
+    stage_elsewhere(other, imported, "imported")
     assert mark(sandbox).expired == {longer.address}
     approve(sandbox)
-    stage_unlisted(other, imported)
+    stage_again_elsewhere(other, imported, "again", b"imported")
     other.delete("main", ["imported"])
     assert sweep(sandbox).objects == {"deleted": 1}
     sandbox.fail("other", 503)
@@ -432,7 +440,7 @@ def test_addresses_that_an_earlier_mark_found_are_live_if_the_repository_becomes
 ) -> None:
     """The repository's lists were read but don't show the object, and its branches can no longer be probed."""
     imported, nobodys = garbage(lake, "imported"), garbage(lake, "nobody's")
-    stage_unlisted(sandbox.repository("other"), imported)
+    stage_again_elsewhere(sandbox.repository("other"), imported, "again", b"imported")
     assert mark(sandbox, "m0").expired == {nobodys.address}
     ask = other_repository_heads.paths_to_probe
 
@@ -468,31 +476,36 @@ def test_content_re_staged_elsewhere_and_moved_during_the_re_verification_is_liv
     assert other.read("main", "there")[1] == b"moved"
 
 
-@pytest.mark.parametrize("committed", [False, True], ids=["staged", "committed"])
 def test_re_staged_content_moved_to_another_repository_while_paths_are_probed_is_live(
-    sandbox: Sandbox, lake: SandboxRepository, committed: bool
+    sandbox: Sandbox, lake: SandboxRepository
 ) -> None:
-    """The object is committed there, or staged over the same committed content. No list of staged objects shows it."""
-    other, nobodys = sandbox.repository("other"), garbage(lake, "nobody's")
-    entry, later = (replace(lake.put("main", name, b"kept"), path=b"kept") for name in ("one", "two"))
-    lake.delete("main", ["one", "two"])
+    """It is committed in one repository, and staged in another one over the same committed content. No list of staged
+    objects shows it."""
+    other, third, nobodys = sandbox.repository("other"), sandbox.repository("third"), garbage(lake, "nobody's")
+    lake.put("main", "longer", b"longer")
+    lake.commit("main", "content that can be re-staged")
 
-    def move(moved: Entry, path: str) -> None:
-        if committed:
-            stage_elsewhere(other, moved, path)
-            other.commit("main", path)
-        else:
-            stage_again_elsewhere(other, moved, path, b"kept")
-        lake.delete("main", ["kept"])
+    def two_objects() -> tuple[Entry, Entry]:
+        """One for each path, with the content that is committed there."""
+        kept, longer = (replace(garbage(lake, path), path=path.encode()) for path in ("kept", "longer"))
+        return kept, longer
 
-    lake.stage("main", [entry])  # the same content is committed
-    with on_first_message("probing branches", lambda: move(entry, "here")):
+    def move(to_commit: Entry, to_stage: Entry, path: str) -> None:
+        stage_elsewhere(other, to_commit, path)
+        other.commit("main", path)
+        stage_again_elsewhere(third, to_stage, path, b"longer")
+        lake.delete("main", ["kept", "longer"])
+
+    first, second = two_objects(), two_objects()
+    lake.stage("main", first)
+    with on_first_message("probing branches", lambda: move(*first, "here")):
         marked = mark(sandbox)
-    assert marked.expired == {later.address, nobodys.address}
+    assert marked.expired == {entry.address for entry in (*second, nobodys)}
     approve(sandbox)
-    lake.stage("main", [later])
-    with on_first_message("probing branches", lambda: move(later, "there")):
+    lake.stage("main", second)
+    with on_first_message("probing branches", lambda: move(*second, "there")):
         report = sweep(sandbox)
 
-    assert report.objects == {"deleted": 1, "rescued": 1}
+    assert report.objects == {"deleted": 1, "rescued": 2}
     assert [other.read("main", path)[1] for path in ("here", "there")] == [b"kept", b"kept"]
+    assert [third.read("main", path)[1] for path in ("here", "there")] == [b"longer", b"longer"]
