@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import time
 from datetime import timedelta
 
 import pyarrow as pa
@@ -14,6 +13,7 @@ import pytest
 
 from lakegc_assets.rules.brakes import BRAKES
 from spark_resources.stores.base import Store
+from tests.support.clocks import later
 from tests.support.command_line import Lakegc
 from tests.support.mark_runs import target_of
 from tests.support.recording_folders import PROJECT_RECORDINGS
@@ -31,9 +31,7 @@ def parquet(addresses: list[str]) -> bytes:
 
 def approve(lakegc: Lakegc, settings: dict[str, str], repository: str, store: Store) -> None:
     """Approve the mark and release all tripped brakes."""
-    written, limit = store.now(), time.monotonic() + 30
-    while store.now() <= written + timedelta(seconds=1):
-        assert time.monotonic() < limit
+    later(store, store.now())
     command = ("approve", repository, "theirs", "--yes", "--digest")
     error_output = lakegc(settings, *command, "another").err
     (digest,) = re.findall(r"is ([0-9a-f]{64})", error_output) or [error_output]
