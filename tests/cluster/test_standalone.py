@@ -15,12 +15,13 @@ import pytest
 from spark_resources.lakefs_sandbox import Sandbox, StorePlace
 from spark_resources.mark_store.mark import Mark
 from tests.support.clocks import later
-from tests.support.mark_runs import Marked, Sweeper, target_of
+from tests.support.mark_runs import Marked, target_of
 from tests.support.s3_servers import SeaweedFS
 from tests.support.spark_standalone import Cluster, cluster
 from tests.support.store_proxy import Fault, StoreProxy, store_proxy
 
 LIMIT_S = 280
+PROJECT = Path(__file__).parents[2]
 OBJECTS, GARBAGE = 120, 12
 FIRST_TABLES = 5  # the driver reads metaranges and dumps of references; tasks read the 30 ranges after them
 
@@ -45,12 +46,26 @@ def sandbox(seaweedfs: SeaweedFS, proxy: StoreProxy, tmp_path: Path) -> Iterator
         yield running
 
 
-def json_output(settings: Mapping[str, str], home: Path, *arguments: str) -> Any:
-    """The JSON that a command prints when it runs in its own process with its own Spark."""
-    known = {name: value for name, value in os.environ.items() if not name.startswith(("LAKEGC_", "LAKECTL_"))}
-    environment = {**known, **settings, "DAGSTER_HOME": str(home)}
-    command = [sys.executable, "-m", "lakegc_assets.cli", *arguments, "--format", "json"]
-    completed = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+DRIVER = """
+import json, sys
+from pathlib import Path
+from tests.support.command_line import NO_AGE, Lakegc
+from tests.support.mark_runs import Sweeper
+
+lakegc, settings = Lakegc(Path(sys.argv[1])), json.loads(sys.argv[2])
+lakegc.output(settings, "mark", "lake", "--mark-id", "m1", *NO_AGE)
+Sweeper().approve(settings, "lake", "m1")
+print(lakegc.output(settings, "sweep", "lake", "m1", "--format", "json"))
+"""
+
+
+def swept(settings: Mapping[str, str], home: Path, variables: Mapping[str, str]) -> Any:
+    """Mark, approve and sweep in a process of their own, with one Spark session, and return the sweep's report."""
+    command = [sys.executable, "-c", DRIVER, str(home), json.dumps(settings)]
+    completed = subprocess.run(
+        command, cwd=PROJECT, env={**os.environ, **variables}, capture_output=True, text=True, timeout=LIMIT_S,
+        check=False,
+    )  # fmt: skip
     assert completed.returncode == 0, completed.stderr
     return json.loads(completed.stdout)
 
@@ -83,16 +98,13 @@ def test_a_mark_and_its_sweep_are_exact_even_if_a_worker_is_killed_during_the_ma
         return None
 
     proxy.plan = kill_once
-    settings = {f"LAKEGC_{name.upper()}": value for name, value in sandbox.settings.items()}
-    settings |= {**spark.settings(), "LAKEGC_S3_ENDPOINT_URL": proxy.endpoint}
-    json_output(settings, tmp_path / "home", "mark", "lake", "--mark-id", "m1", "--min-age", "0", "--allow-young")
+    settings = {**sandbox.settings, **spark.settings(), "s3_endpoint_url": proxy.endpoint}
+    report = swept(settings, tmp_path / "home", spark.variables())
     target = target_of(sandbox.settings, "lake")
 
     assert killed
     assert Marked(target, Mark.open(target.place, "m1").record).expired == garbage
     assert {place.parents[1].name for place in spark.shipped.started_in()} == {"worker0", "worker1"}
-    Sweeper().approve(sandbox.settings, "lake", "m1")
-    report = json_output(settings, tmp_path / "home", "sweep", "lake", "m1")
     assert report["objects"] == {"deleted": GARBAGE}
     assert not garbage & {stored.key for page in store.pages("data/") for stored in page.objects}
     assert lake.read("main", "a/0")[1] == b"new 0"

@@ -17,26 +17,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spark_resources.spark.session import SMALL_DATA_SETTINGS
+from spark_resources.spark.session import SMALL_DATA_SETTINGS, class_archive_options
 from tests.support.s3_servers import free_port
 
 START_LIMIT_S = 120.0
-ONE_COMPILER = "-XX:TieredStopAtLevel=1"
 SMALL: Mapping[str, str] = {
     "spark.executor.memory": "512m",
     "spark.executor.cores": "1",
     "spark.cores.max": "2",
     "spark.driver.host": "127.0.0.1",
     "spark.sql.shuffle.partitions": "4",  # the default of 200 is for many more objects
-    # executors are short-lived: less compiling, as in the driver
-    "spark.executor.extraJavaOptions": ONE_COMPILER,
     **{name: value for name, value in SMALL_DATA_SETTINGS.items() if "codegen" in name},
 }
 
 
 @dataclass
 class Cluster:
-    """`url` is the value for LAKEGC_SPARK_MASTER; `workers` are processes that start executors."""
+    """`url` is the value of `spark_master`; `workers` are processes that start executors."""
 
     url: str
     status_url: str
@@ -54,13 +51,14 @@ class Cluster:
         kill_group(self.workers[0])
 
     def settings(self) -> dict[str, str]:
-        """Settings for executors that run the Python shipped with the job, as if the workers had none installed."""
+        """Settings for executors on this cluster, to which the job ships an archive."""
         ships = {"spark.archives": f"{self.shipped.archive}#environment"}
-        return {
-            "LAKEGC_SPARK_MASTER": self.url,
-            "LAKEGC_SPARK_CONF": json.dumps({**SMALL, **ships}),
-            "PYSPARK_PYTHON": "./environment/bin/python",
-        }
+        conf = {**SMALL, **ships, "spark.executor.extraJavaOptions": java_options()}
+        return {"spark_master": self.url, "spark_conf": json.dumps(conf)}
+
+    def variables(self) -> dict[str, str]:
+        """Environment variables for executors that run the shipped Python, as if the workers had none installed."""
+        return {"PYSPARK_PYTHON": "./environment/bin/python"}
 
 
 @dataclass
@@ -108,18 +106,25 @@ def worker_of(url: str, folder: Path) -> tuple[str, ...]:
     return ("worker.Worker", *place, "--cores", "1", "--memory", "1g", url)
 
 
+def java_options() -> str:
+    """Options for JVMs that run for seconds only: less compiling, and the archive of Spark's classes, if lakegc has
+    made one."""
+    archive = class_archive_options()
+    return f"-XX:TieredStopAtLevel=1 {archive if archive.startswith('-XX:SharedArchiveFile') else ''}".rstrip()
+
+
 @contextmanager
 def process(folder: Path, kind: str, *options: str) -> Iterator[subprocess.Popen[bytes]]:
     import pyspark
 
-    home = Path(pyspark.__file__).parent
+    home = Path(pyspark.__file__).resolve().parent
     folder.mkdir(parents=True)
     environment = {
         **os.environ,
         "SPARK_HOME": str(home),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_DIRS": str(folder),
-        "SPARK_DAEMON_JAVA_OPTS": ONE_COMPILER,
+        "SPARK_DAEMON_JAVA_OPTS": java_options(),
     }
     with (folder / "log").open("wb") as log:
         started = subprocess.Popen(
