@@ -1,7 +1,17 @@
-"""Fixtures of namespaces in earlier formats: the command line, and Dagster's home."""
+"""Fixtures for namespaces in earlier formats: the command line, and Dagster's home."""
 
 from __future__ import annotations
 
-from tests.support.command_line import dagster_home, lakegc
+from pathlib import Path
 
-__all__ = ["dagster_home", "lakegc"]
+import pytest
+
+from tests.support.command_line import LakegcWithoutDagster, dagster_home
+
+__all__ = ["dagster_home"]
+
+
+@pytest.fixture(scope="session")
+def lakegc(dagster_home: Path) -> LakegcWithoutDagster:
+    """The command line without Dagster runs, because Dagster reads none of these files."""
+    return LakegcWithoutDagster(dagster_home)

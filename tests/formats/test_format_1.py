@@ -212,31 +212,38 @@ PROTECTING = {
     "holds.yaml": write_newer_holds,
     "lease.json": with_newer_format("lease.json"),
     "owner.json": with_newer_format("owner.json"),
-    "quarantine.json": write_newer_quarantine,
+    "swept/quarantine.json": write_newer_quarantine,
 }
 
 
-@pytest.mark.parametrize("name", PROTECTING)
 def test_an_unknown_format_of_holds_lease_owner_or_quarantine_stops_marks_sweeps_and_purges(
-    lakegc: Lakegc, sandbox: Sandbox, name: str
+    lakegc: Lakegc, sandbox: Sandbox
 ) -> None:
     """A newer version may give these files a different meaning, so nothing is deleted."""
     lakegc.output(sandbox.settings, "mark", REPOSITORY, "--mark-id", "new")
     digest = target_record(sandbox, "new").digest or ""
     lakegc.output(sandbox.settings, "approve", REPOSITORY, "new", "--yes", "--digest", digest)
-    before = objects(sandbox)
-    PROTECTING[name](sandbox)
-    written = files(sandbox)
+    before, outcomes = (objects(sandbox), quarantine(sandbox)), {}
+    for name, write_newer in PROTECTING.items():
+        file = record_file(sandbox, name)
+        known = file.read_bytes() if file.exists() else None
+        write_newer(sandbox)
+        written = files(sandbox)
+        for command in (
+            ("mark", REPOSITORY, "--mark-id", "next"),
+            ("sweep", REPOSITORY, "new"),
+            ("purge", REPOSITORY, "swept", "--yes"),
+        ):
+            outcomes[name, command[0]] = lakegc(sandbox.settings, *command)
+        assert written.keys() - files(sandbox).keys() == set(), name
+        file.unlink() if known is None else file.write_bytes(known)
 
-    for command in (
-        ("mark", REPOSITORY, "--mark-id", "next"),
-        ("sweep", REPOSITORY, "new"),
-        ("purge", REPOSITORY, "swept", "--yes"),
-    ):
-        lakegc(sandbox.settings, *command).stopped(3, f"{name} is of format", "Update lakegc")
-    assert objects(sandbox) == before
+    expected = {(name, command): 3 for name in PROTECTING for command in ("mark", "sweep", "purge")}
+    assert {case: outcome.code for case, outcome in outcomes.items()} == expected
+    for (name, _), outcome in outcomes.items():
+        outcome.stopped(3, f"{Path(name).name} is of format", "Update lakegc")
+    assert (objects(sandbox), quarantine(sandbox)) == before
     assert not record_file(sandbox, "next/mark.json").exists()
-    assert written.keys() - files(sandbox).keys() == set()
 
 
 def test_a_mark_of_an_unknown_format_is_listed_but_neither_approved_swept_nor_undone(
