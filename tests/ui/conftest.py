@@ -45,6 +45,12 @@ CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 QUIET = ("no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking",
          "disable-component-update", "disable-sync")  # fmt: skip
 START_LIMIT_S = 240.0
+STILL = """addEventListener("DOMContentLoaded", () => {
+    const style = document.createElement("style")
+    style.textContent = "* { animation: none !important; transition: none !important }"
+    document.head.append(style)
+})"""
+"""Stops animations, such as those of the spinners, which would be redrawn all the time."""
 
 
 @pytest.fixture(scope="module")
@@ -183,6 +189,7 @@ def ui(chromium: str, address: str, browser: Browser, log: Path, pictures: Path 
     """The served UI in a browser window."""
     page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, reduced_motion="reduce")
     page.set_default_timeout(60_000)
+    page.add_init_script(STILL)
     yield Ui(address, page, log, pictures)
     page.close()
 
