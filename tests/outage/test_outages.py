@@ -46,10 +46,10 @@ class Lake:
     def __post_init__(self) -> None:
         repository = self.repository
         set_rules(repository, Rules(7))
-        for number in range(20):
+        for number in range(8):
             self.garbage.add(repository.put("main", f"a/{number}", b"expired").address)
         repository.commit("main", "old", date=LONG_AGO)
-        for number in range(20):
+        for number in range(8):
             self.garbage.add(repository.put("main", f"a/{number}", b"overwritten").address)
             self._put("main", f"a/{number}", f"new {number}".encode())
         repository.commit("main", "new", date=LONG_AGO + timedelta(days=1))
@@ -195,7 +195,7 @@ class Churn:
     def _run(self) -> None:
         repository = self.lake.repository
         try:
-            while not self._stop.wait(0.01):  # slow enough that the server has time for the mark
+            while not self._stop.wait(0.04):  # slow enough that the server has time for the mark
                 branch, data = f"churn-{self.turns}", f"staged {self.turns}".encode()
                 repository.create_branch(branch, "main")
                 if self.turns % 2:
