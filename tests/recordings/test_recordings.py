@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import uuid
 from collections import Counter
 
@@ -21,6 +22,7 @@ from tests.support.replay_server import Recording, replaying, settings_over, upl
 from tests.support.s3_servers import SeaweedFS
 
 ALL = recordings()
+oracle_of = functools.cache(RecordedOracle)  # it decodes all tables
 
 
 @pytest.mark.parametrize("recording", ALL, ids=lambda recording: str(recording.name))
@@ -38,7 +40,7 @@ def test_explanations_of_all_addresses_of_a_recorded_repository_are_correct(
 ) -> None:
     """Each address that is stored or that anything refers to has the right decision. A kept object has a reason, and
     each reason is true, by the oracle."""
-    known = RecordedOracle(recording)
+    known = oracle_of(recording)
     committed, live = known.committed(known.retained(known.heads)), known.committed(set(known.commits)) | known.staged
     with recorded_mark(recording, seaweedfs) as (settings, mark):
         history = history_of(settings, mark)
@@ -76,7 +78,7 @@ def test_each_branch_and_commit_pins_what_would_be_garbage_without_it(
     recording: Recording, seaweedfs: SeaweedFS
 ) -> None:
     """The oracle computes what would be garbage without the branch, or if the commit expired."""
-    known = RecordedOracle(recording)
+    known = oracle_of(recording)
     with recorded_mark(recording, seaweedfs) as (settings, mark):
         pins = pins_of(history_of(settings, mark)).to_pylist()
 
@@ -116,7 +118,7 @@ def test_what_if_expires_exactly_what_the_oracle_expires_in_every_variant(
     recording: Recording, seaweedfs: SeaweedFS
 ) -> None:
     """All variants come from one pass. The recording's own rules give the expired set itself, also by branch."""
-    known = RecordedOracle(recording)
+    known = oracle_of(recording)
     variants = variants_of(recording, known)
     with recorded_mark(recording, seaweedfs) as (settings, mark):
         result, expired_rows = what_if(history_of(settings, mark), variants), mark.expired_rows()
