@@ -26,10 +26,10 @@ from tests.support.query_checks import check_pins, checked_explanations, checked
 from tests.support.recorded_marks import history_of
 from tests.support.repository_model import OFTEN, OPERATIONS, RepositoryModel
 
-PAIRS = int(os.environ.get("LAKEGC_INCREMENTAL_MARKS", "8"))
+PAIRS = int(os.environ.get("LAKEGC_INCREMENTAL_MARKS", "6"))
 SAME_EVERY_TIME = 100
 STEPS_A_PAIR = 18
-PAIRS_A_REPOSITORY = 4
+PAIRS_A_REPOSITORY = 3
 COUNTS = (
     "candidates",
     "candidate_bytes",

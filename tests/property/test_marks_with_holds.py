@@ -118,6 +118,16 @@ def world(whole: World) -> Iterator[World]:
     whole.hold(None)
 
 
+@pytest.fixture(scope="module")
+def every_kind(whole: World) -> Marked:
+    """A mark with a hold of every kind."""
+    whole.hold(EVERY_KIND)
+    try:
+        return whole.mark("every-kind")
+    finally:
+        whole.hold(None)
+
+
 ONLY_IN_EXPIRED_COMMITS = {"a, first", "a, second", "a, third", "report, first"}
 ONLY_IN_EXPIRED_COMMITS |= {"legal", "legal, too", "not legal", "experiment, first", "experiment, second"}
 NEVER_COMMITTED = {"data/imported/1", "data/imported/2", "data/left", "data/imported-too/1"}
@@ -133,10 +143,9 @@ HELD = {
 IMPORTED = {"data/imported/1": "imported", "data/imported/2": "imported"}
 
 
-def test_each_kind_of_hold_keeps_exactly_the_objects_that_it_names(world: World) -> None:
+def test_each_kind_of_hold_keeps_exactly_the_objects_that_it_names(world: World, every_kind: Marked) -> None:
     """Kept objects are written to their own dataset, with the ids of all holds that keep them."""
-    world.hold(EVERY_KIND)
-    mark = world.mark("every-kind")
+    mark = every_kind
 
     assert world.expired(mark) == (ONLY_IN_EXPIRED_COMMITS | NEVER_COMMITTED) - HELD.keys() - IMPORTED.keys()
     assert world.on_hold_by_name(mark) == {**HELD, **IMPORTED}
@@ -146,10 +155,12 @@ def test_each_kind_of_hold_keeps_exactly_the_objects_that_it_names(world: World)
     assert facts["kept_by_probes"] == 0
 
 
-def test_queries_report_the_holds_that_keep_objects_and_what_each_tag_alone_keeps(world: World) -> None:
+def test_queries_report_the_holds_that_keep_objects_and_what_each_tag_alone_keeps(
+    world: World, every_kind: Marked
+) -> None:
     """The commit of v1 is also in the history of w1. A report is also on hold by its path, whatever the tags."""
     world.hold(EVERY_KIND)
-    mark = world.mark("queried")
+    mark = every_kind
     history = history_of(world.sandbox.settings, mark)
     answers = explain_addresses(history, pa.array(sorted(world.named), pa.string())).to_pylist()
 
@@ -175,8 +186,10 @@ def test_objects_are_explained_without_the_commit_graph_but_pins_are_refused(wor
         pins_of(history)
 
 
-def test_entries_at_a_path_are_the_same_whether_the_driver_or_executors_read_them(world: World) -> None:
-    history = history_of(world.sandbox.settings, world.mark("read"))
+def test_entries_at_a_path_are_the_same_whether_the_driver_or_executors_read_them(
+    world: World, every_kind: Marked
+) -> None:
+    history = history_of(world.sandbox.settings, every_kind)
     on_driver = paths.entries_at(history, "a")
     limits = {"METARANGES_ON_DRIVER": -1, "ENTRIES_ON_DRIVER": -1}
     with on_executors(), mock.patch.multiple(paths, **limits):
@@ -251,12 +264,10 @@ def test_missing_objects_on_hold_are_counted_and_do_not_stop_the_mark(world: Wor
 # --- what stops a mark ----------------------------------------------------------------------------------------------
 
 
-def test_a_missing_range_that_only_a_hold_needs_stops_the_mark(world: World) -> None:
+def test_a_missing_range_that_only_a_hold_needs_stops_the_mark(world: World, every_kind: Marked) -> None:
     """Without the range, it is unknown what is on hold. The error names the range."""
     world.hold(EVERY_KIND)
-    place = target_of(world.sandbox.settings, "lake").place
-    if not Mark.exists(place, "every-kind"):
-        world.mark("every-kind")
+    place = every_kind.target.place
     ranges = all_rows(
         place, Mark.open(place, "every-kind").dataset("committed_addresses", "ranges_on_hold"), RANGES_ON_HOLD
     )

@@ -34,12 +34,13 @@ from tests.support.changing_repository import (
 from tests.support.mark_runs import Marker, on_executors
 from tests.support.repository_model import OFTEN, OPERATIONS, UNIQUE_SIZE
 
-STEPS = int(os.environ.get("LAKEGC_MODEL_STEPS", "400"))
+STEPS = int(os.environ.get("LAKEGC_MODEL_STEPS", "240"))
 SAME_EVERY_TIME = 2000
 SEED = os.environ.get("LAKEGC_MODEL_SEED")
 STEPS_A_MARK = 20
-MARKS_A_REPOSITORY = 5
+MARKS_A_REPOSITORY = 4
 STEPS_A_REPOSITORY = STEPS_A_MARK * MARKS_A_REPOSITORY
+MARKS_ON_EXECUTORS = 8  # every eighth; they take five times as long
 HOLDS_BEFORE = ("add_hold", "add_hold", "", "drop_hold", "let_a_hold_run_out")  # right before a mark
 
 
@@ -114,7 +115,7 @@ class RepositoryInUse(ChangingRepositoryBehindProxy):
         self.marks += 1
         TALLY["marks"] += 1
         options = MarkOptions(min_age=min_age, allow_young=True, accept_missing=accept_missing)
-        with on_executors(self.marks % MARKS_A_REPOSITORY == 0):
+        with on_executors(TALLY["marks"] % MARKS_ON_EXECUTORS == 0):
             return Marker().mark(self.settings, "lake", f"m{self.marks}", options).expired
 
 

@@ -34,7 +34,7 @@ from tests.support.random_repositories import Drawn, repositories
 from tests.support.repository_events import apply_all, object_of
 from tests.support.repository_model import hold_fields, seen
 
-REPOSITORIES = int(os.environ.get("LAKEGC_RANDOM_REPOSITORIES", "8"))
+REPOSITORIES = int(os.environ.get("LAKEGC_RANDOM_REPOSITORIES", "4"))
 SEED = int(os.environ.get("LAKEGC_RANDOM_SEED", "0"))
 SOON = timedelta(seconds=3)
 LONGEST_COMMAND = timedelta(minutes=10)

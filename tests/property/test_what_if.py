@@ -33,6 +33,12 @@ __all__ = ["whole", "world"]
 OWN = Variant("own", Rules(7))
 
 
+@pytest.fixture(scope="module")
+def before(whole: World) -> Marked:
+    """A mark before any change."""
+    return whole.mark("before")
+
+
 def asked(world: World, mark: Marked, *variants: Variant, tags: Sequence[tuple[str, str]] = ()) -> WhatIf:
     return what_if(history_of(world.sandbox.settings, mark), [OWN, *variants], tags=tags)
 
@@ -54,11 +60,10 @@ def predicted(result: WhatIf) -> list[tuple[int, int]]:
     return [(row["objects"], row["bytes"]) for row in result.totals.to_pylist()]
 
 
-def test_variants_predict_the_mark_after_each_change(world: World) -> None:
+def test_variants_predict_the_mark_after_each_change(world: World, before: Marked) -> None:
     """The changes are holds of every kind, alone and together, different rules, with holds as well, and a different
     minimum age."""
     holds = parse_holds(EVERY_KIND.encode(), "holds.yaml")
-    before = world.mark("before")
     variants = [Variant(hold.id, Rules(7), holds=(hold,)) for hold in holds]
     variants.append(Variant("all holds", Rules(7), holds=holds))
     rules = {
@@ -87,10 +92,9 @@ def test_variants_predict_the_mark_after_each_change(world: World) -> None:
     assert result.totals["variant"].to_pylist() == ["own", *(variant.name for variant in variants)]
 
 
-def test_a_variant_without_a_branch_predicts_the_mark_after_its_deletion(world: World) -> None:
+def test_a_variant_without_a_branch_predicts_the_mark_after_its_deletion(world: World, before: Marked) -> None:
     """The branch's last commits are then dangling, and the default rule decides. The objects are attributed to no
     branch. Here, the executors do the work, as for large repositories."""
-    before = world.mark("with-branch")
     dropped = frozenset({"exp-1"})
     with on_executors(), mock.patch.object(grouping, "ROWS_ON_DRIVER", -1):
         result = asked(world, before, Variant("dropped", Rules(7), dropped), Variant("later", Rules(12), dropped))
@@ -111,14 +115,13 @@ def test_a_variant_without_a_branch_predicts_the_mark_after_its_deletion(world: 
     assert "exp-1" not in branches
 
 
-def test_variants_that_a_mark_cannot_predict_are_refused(world: World) -> None:
+def test_variants_that_a_mark_cannot_predict_are_refused(world: World, before: Marked) -> None:
     """The default branch can't be deleted, and a mark of a different scope lacks objects."""
-    mark = world.mark("asked")
     for name, words in (("exp-2", "no branch 'exp-2'. Did you mean exp-1?"), ("main", "default branch")):
         with pytest.raises(WrongUsage, match=words):
-            asked(world, mark, Variant("x", Rules(7), frozenset({name})))
+            asked(world, before, Variant("x", Rules(7), frozenset({name})))
     with pytest.raises(WrongUsage, match="from 1 to"):
-        asked(world, mark, *[OWN] * 20)
+        asked(world, before, *[OWN] * 20)
     options = MarkOptions(Scope.COMMITTED, timedelta(0), allow_young=True)
     committed = Marker().mark(world.sandbox.settings, "lake", "committed-only", options)
     with pytest.raises(Refused, match="Make a mark with the scope 'unified'"):

@@ -101,7 +101,8 @@ class ChangingRepositoryBehindProxy(ChangingRepository):
 
     def __init__(self) -> None:
         # one staged address per page, so that there are moments between the pages
-        super().__init__(uncommitted_page_size=1, faults=frequent_faults())
+        # few staged records, so that most scans are complete before they would end early
+        super().__init__(uncommitted_page_size=1, faults=frequent_faults(early_end_probability=0.3))
         self.between = ProxyWithMoments(self.sandbox.endpoint_url)
         endpoint = self._open.enter_context(serving(self.between))
         self.settings = {**self.sandbox.settings, "endpoint_url": endpoint, "retry_total_s": "0"}
@@ -127,9 +128,9 @@ class ChangingRepositoryBehindProxy(ChangingRepository):
         super().teardown()
 
 
-def frequent_faults() -> Faults:
+def frequent_faults(*, early_end_probability: float = 0.1) -> Faults:
     """The faults that real servers have, each in about one of ten lists."""
-    return Faults(deletion_probability=0.1, early_end_probability=0.1)
+    return Faults(deletion_probability=0.1, early_end_probability=early_end_probability)
 
 
 def assert_none(what: str, wrong: set[str]) -> None:
