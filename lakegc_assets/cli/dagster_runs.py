@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import dagster as dg
+from dagster._core.instance.ref import InstanceRef
 from dagster._core.remote_origin import (
     ManagedGrpcPythonEnvCodeLocationOrigin,
     RemoteJobOrigin,
@@ -88,6 +89,12 @@ concurrency:
 """
 
 
+NO_LOG_CAPTURE = {
+    "compute_logs": {"module": "dagster._core.storage.noop_compute_log_manager", "class": "NoOpComputeLogManager"}
+}
+"""Dagster doesn't copy the output of commands to files: the processes that would do so print a stack trace at Ctrl-C."""
+
+
 def prepare_home(home: Path) -> None:
     """Make a folder the Dagster home of this process, and write lakegc's settings to it unless it has a
     `dagster.yaml`."""
@@ -105,7 +112,7 @@ def open_instance(home: Path) -> dg.DagsterInstance:
     """
     prepare_home(home)
     try:
-        return dg.DagsterInstance.get()
+        return dg.DagsterInstance.from_ref(InstanceRef.from_dir(str(home), overrides=NO_LOG_CAPTURE))
     except Exception as error:
         raise instance_error(home / "dagster.yaml", error) from error
 

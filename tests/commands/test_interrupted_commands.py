@@ -94,7 +94,7 @@ def test_an_interrupted_sweep_prints_the_command_that_resumes_it(lake: Lake, tmp
     assert process.stderr is not None
     assert any("verifying" in line for line in process.stderr)
 
-    process.send_signal(signal.SIGINT)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     error = process.communicate(timeout=LIMIT_S)[1]
 
     assert (process.returncode, "Traceback" in error) == (130, False)
@@ -121,7 +121,7 @@ def test_no_object_is_deleted_after_the_process_of_an_interrupted_sweep_has_ende
     limit = time.monotonic() + 4 * LIMIT_S
     while remaining() > len(files) - 10 and process.poll() is None and time.monotonic() < limit:
         time.sleep(0.05)  # the step of a poll with a limit
-    process.send_signal(signal.SIGINT)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     process.communicate(timeout=LIMIT_S)
     at_its_end = remaining()
 
@@ -139,7 +139,7 @@ def test_an_interrupted_mark_prints_one_sentence_and_leaves_no_process_running(
     assert process.stderr is not None
     assert any("listing" in line for line in process.stderr)
 
-    process.send_signal(signal.SIGINT)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     error = process.communicate(timeout=LIMIT_S)[1]
 
     assert (process.returncode, "interrupted. Nothing was deleted" in error, "Traceback" in error) == (
