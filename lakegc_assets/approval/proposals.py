@@ -9,6 +9,7 @@ from datetime import datetime
 from lakegc_assets.approval.foreign_marks import open_sweep_record, record_of_foreign_mark
 from lakegc_assets.approval.verify_files import foreign_files
 from lakegc_assets.mark.context import Target
+from lakegc_assets.mark.options import SAFE_MIN_AGE, arguments_to_repeat
 from spark_resources.errors import DamagedData, NothingToDo, Refused, WrongUsage, full_stop
 from spark_resources.mark_store.approval import (
     SWEPT,
@@ -24,9 +25,10 @@ from spark_resources.mark_store.foreign_expired_set import reference_mark
 from spark_resources.mark_store.foreign_layouts import LAYOUTS_WITH_SUMMARY, ReferenceMark
 from spark_resources.mark_store.mark import Mark, own_mark_ids
 from spark_resources.mark_store.record import MarkRecord, refuse_retired
-from spark_resources.model import MarkState, check_mark_id
+from spark_resources.model import MarkState, Scope, check_mark_id
 from spark_resources.stores.base import Store
 
+DEFAULTS = Scope.UNIFIED, SAFE_MIN_AGE
 USED_STATES = frozenset({MarkState.SWEEPING, MarkState.SWEPT, MarkState.SWEPT_WITH_FAILURES})
 
 
@@ -137,7 +139,8 @@ def refuse_unusable_foreign_mark(target: Target, foreign: ReferenceMark) -> None
 def refuse_used(proposal: Proposal) -> None:
     """Raise `Refused` if a mark is being swept, was swept, was superseded by a newer one, or was retired."""
     refuse_retired(proposal.record)
-    state, mark_again = proposal.record.state, f"lakegc mark {proposal.target.repository.id}"
+    options = arguments_to_repeat(proposal.record, configured=DEFAULTS) if proposal.foreign is None else ()
+    state, mark_again = proposal.record.state, " ".join(["lakegc mark", proposal.target.repository.id, *options])
     if state in USED_STATES:
         raise NothingToDo(
             f"the approval of {proposal.name} has been used: the mark's state is {state}. Make a new mark: "

@@ -81,7 +81,8 @@ def approve(repository: str, mark_id: str, options: ApproveOptions, *, as_json: 
         )
     except (StoppedByBrakes, BrakeNotTripped) as error:
         corrected = full_command(proposal, options, released, error.tripped)
-        raise type(error)(f"{error}\nThe full command (replace each WHY with your reason):\n  {corrected}") from None
+        reasons = f" (replace each {PLACEHOLDER} with your reason)" if f" {PLACEHOLDER}" in corrected else ""
+        raise type(error)(f"{error}\nThe full command{reasons}:\n  {corrected}") from None
     except OutdatedMark as error:
         raise OutdatedMark(error.change, command_to_repeat(proposal.record), invariant=error.invariant) from None
     show_approval(proposal, granted, as_json=as_json)

@@ -92,7 +92,7 @@ concurrency:
 NO_LOG_CAPTURE = {
     "compute_logs": {"module": "dagster._core.storage.noop_compute_log_manager", "class": "NoOpComputeLogManager"}
 }
-"""Dagster doesn't copy the output of commands to files: the processes that would do so print a stack trace at Ctrl-C."""
+"""Dagster doesn't copy the output of commands to files: the processes that would do so print stack traces at Ctrl-C."""
 
 
 def prepare_home(home: Path) -> None:

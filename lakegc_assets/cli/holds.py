@@ -14,7 +14,7 @@ from rich.table import Table
 from lakegc_assets.cli.console import cell, print_command, print_sentence, print_table, printing, read_answer
 from lakegc_assets.cli.escaping import print_text
 from lakegc_assets.cli.invocation import command
-from lakegc_assets.cli.mark import Servers
+from lakegc_assets.cli.mark import Servers, command_for_next_mark
 from lakegc_assets.formatting import plural
 from lakegc_assets.fsck.commit_graph import Graph, read_graph
 from lakegc_assets.fsck.findings import Report
@@ -98,7 +98,7 @@ def sign(repository: str, *, yes: bool) -> None:
             raise WrongUsage(f"'{answer}' is not '{CONFIRMATION}': nothing was signed")
     sign_holds(target.place, unsigned)
     print_sentence("Signed. The next mark uses these holds.")
-    print_command("Next", command("mark", repository))
+    print_command("Next", command_for_next_mark(target.place, repository))
 
 
 @printing()
@@ -161,7 +161,7 @@ def check(repository: str, *, as_json: bool) -> None:
     print_table(f"What the holds of {repository} match now", table)
     if any(isinstance(hold, PathHold) for hold in holds):
         print_sentence("Objects that are on hold by path are counted by the next mark, when it reads the commits.")
-    print_command("Next", command("mark", repository))
+    print_command("Next", command_for_next_mark(target.place, repository))
 
 
 def matches(target: Target, servers: Servers, holds: Sequence[Hold], now: datetime) -> list[dict[str, Any]]:

@@ -118,6 +118,10 @@ def show_mark(record: MarkRecord, *, as_json: bool) -> None:
         record.steps[name].facts for name in ("retained_commits", "committed_addresses", "expired_set")
     )
     retained = plural(commits["retained"], "retained commit")
+    others = (
+        ("on hold", facts.get("objects_on_hold", 0)),
+        ("needed by other repositories", facts.get("kept_for_other_repositories", 0)),
+    )
     table = Table(show_header=False)
     rows = (
         ("mark", basis_in_words(record)),
@@ -132,6 +136,7 @@ def show_mark(record: MarkRecord, *, as_json: bool) -> None:
             "kept: live after all, or unclear",
             f"{facts['kept_by_probes']:,} ({plural(facts['probes'], 'path')} probed)",
         ),
+        *((name, f"{count:,}") for name, count in others if count),
         (
             "expired",
             f"{plural(facts['expired'], 'object')}, {size(facts['expired_bytes'])}" if facts["expired"] else "nothing",
@@ -169,6 +174,12 @@ def command_to_repeat(record: MarkRecord, *options: str, min_age: timedelta | No
     configured = (settings.mark_scope, settings.min_age)
     repeated = arguments_to_repeat(record, min_age=min_age, configured=configured)
     return command("mark", record.repository, *options, *repeated)
+
+
+def command_for_next_mark(place: Place, repository: str) -> str:
+    """The command for a new mark, with the options of the newest finished one, if there is one."""
+    newest = newest_finished(marks(place))
+    return command("mark", repository) if newest is None else command_to_repeat(newest)
 
 
 def summary(record: MarkRecord) -> dict[str, Any]:

@@ -222,8 +222,8 @@ def show_review(review: Review) -> None:
             next_command = command(next_name, record.repository, record.mark_id, *release_options(tripped))
             print_command("Next", next_command)
     else:
-        mark_command = command("mark", record.repository)
-        print_command("There is nothing to approve. To mark again after further changes", mark_command)
+        again = command_to_repeat(record)
+        print_command("There is nothing to approve. To mark again after further changes", again)
 
 
 def listing_in_words(record: MarkRecord) -> str:

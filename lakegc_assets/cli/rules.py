@@ -16,7 +16,7 @@ from lakegc_assets.cli.approve import current_user
 from lakegc_assets.cli.console import cell, print_command, print_sentence, print_table, printing, read_answer
 from lakegc_assets.cli.escaping import print_text
 from lakegc_assets.cli.invocation import command
-from lakegc_assets.cli.mark import Servers
+from lakegc_assets.cli.mark import Servers, command_for_next_mark
 from lakegc_assets.cli.rules_files import read_rules_file
 from lakegc_assets.formatting import plural, rules_change_in_words, rules_in_words
 from lakegc_assets.mark.context import Target
@@ -177,7 +177,7 @@ def set_rules(repository: str, options: SetOptions, *, as_json: bool) -> None:
     before, branches = servers.lakefs.rules(repository), servers.lakefs.branches(repository)
     refuse_unknown_branches(new, branches, options.file)
     if new == before:
-        print_result(repository, None, new, as_json=as_json)
+        print_result(target, None, new, as_json=as_json)
         return
     refuse_unwritable_history(target.place)
     if shorter := shortened(before, new, branches):
@@ -186,7 +186,7 @@ def set_rules(repository: str, options: SetOptions, *, as_json: bool) -> None:
     servers.lakefs.set_rules(repository, new)
     change = RulesChange(who, target.place.store().now(), before, new)
     record_change(target, change)
-    print_result(repository, change, new, as_json=as_json)
+    print_result(target, change, new, as_json=as_json)
 
 
 def refuse_unknown_branches(rules: Rules, branches: Collection[str], file: Path) -> None:
@@ -279,7 +279,8 @@ def days_before(change: Shortened) -> str:
 
 
 @printing()
-def print_result(repository: str, change: RulesChange | None, rules: Rules, *, as_json: bool) -> None:
+def print_result(target: Target, change: RulesChange | None, rules: Rules, *, as_json: bool) -> None:
+    repository = target.repository.id
     if as_json:
         result: Mapping[str, Any] = {"changed": change is not None, "rules": rules_document(rules)}
         recorded = {} if change is None else change_document(change)
@@ -291,4 +292,4 @@ def print_result(repository: str, change: RulesChange | None, rules: Rules, *, a
         )
     else:
         print_sentence(f"Set: {rules_in_words(rules)}. Nothing was deleted. The next mark uses these rules.")
-    print_command("Next", command("mark", repository))
+    print_command("Next", command_for_next_mark(target.place, repository))

@@ -72,7 +72,8 @@ def open_sweep(marks: MarksResource, partition_key: str, options: SweepOptions, 
     approval = read_approval(target.place, partition.mark_id) if foreign is None else foreign.approval
     if foreign is None:
         refuse_different_approval(mark.record, approval)
-    options = options_in_force(options, marks.settings(partition.repository), mark.record, approval)
+    settings = marks.settings(partition.repository)
+    options = options_in_force(options, settings, approval, has_quarantined=mark.record.quarantine)
     run = sweep_run(marks, partition, target, mark, lease, options, log_message, foreign)
     return without_trust(run) if approval is not None and approval.policy is not None else run
 
@@ -84,11 +85,12 @@ def without_trust(run: SweepRun) -> SweepRun:
 
 
 def options_in_force(
-    options: SweepOptions, settings: Settings, record: MarkRecord, approval: Approval | None
+    options: SweepOptions, settings: Settings, approval: Approval | None, *, has_quarantined: bool = False
 ) -> SweepOptions:
     """The options of a sweep together with the settings, and with what the policy that approved the mark, if any,
     required: a quarantine or backup that it relied on remains required even if the settings have changed since then.
-    A sweep that began to quarantine continues so, whatever the options of the command or run that resumes it.
+    A sweep that `has_quarantined` before it was interrupted continues so, whatever the options of the command or run
+    that resumes it.
 
     Raises `Refused` if a different backup is required from the one that the policy relied on.
     """
@@ -96,7 +98,7 @@ def options_in_force(
     return replace(
         options,
         quarantine=(
-            options.quarantine or settings.sweep_quarantine or record.quarantine or bool(terms and terms["quarantine"])
+            options.quarantine or settings.sweep_quarantine or has_quarantined or bool(terms and terms["quarantine"])
         ),
         backup_to=backup_in_force(options.backup_to or settings.backup_to or "", approval),
     )

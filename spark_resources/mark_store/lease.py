@@ -311,8 +311,8 @@ def wait_for_tasks_to_end(
         return
     lease.keep_for(timedelta(seconds=seconds))
     log_message(
-        f"{dead_holder.who} died while working on mark {dead_holder.mark_id}; waiting {seconds:.0f} s, until none of "
-        "its tasks can still be running"
+        f"{dead_holder.who} ended while its tasks were working on mark {dead_holder.mark_id}; waiting {seconds:.0f} s, "
+        "until none of them can still be running"
     )
     try:
         sleep(seconds)

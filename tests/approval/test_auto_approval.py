@@ -538,6 +538,7 @@ def test_the_setting_sweep_quarantine_applies_to_sweeps_without_an_option(fleet:
     fleet.options["sweep_quarantine"] = "false"
 
     assert not options_in_force(SweepOptions(), fleet.settings, None).quarantine
+    assert options_in_force(SweepOptions(), fleet.settings, None, has_quarantined=True).quarantine
     assert options_in_force(SweepOptions(quarantine=True), fleet.settings, None).quarantine
 
 

@@ -23,6 +23,7 @@ from markdown_it import MarkdownIt
 
 from lakegc_assets.cli import review as reviews
 from lakegc_assets.cli.console import escaped_name
+from lakegc_assets.cli.mark import show_mark
 from lakegc_assets.jobs import MARK_ASSETS
 from spark_resources.lakefs_sandbox import Sandbox
 from spark_resources.mark_store.mark import Mark, mark_folder
@@ -62,6 +63,22 @@ def test_the_human_readable_output_of_a_mark_without_expired_objects_says_so(sti
         [cell.strip() for cell in line.strip("│").split("│")] for line in output.split("\n")
     ]
     assert output.endswith("Nothing was deleted. Next: lakegc review still m1\n")
+
+
+def test_the_output_of_a_mark_counts_objects_kept_by_holds_or_by_other_repositories(
+    still: Marked, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = Mark.open(still.place, "m1").record
+    step = record.steps["expired_set"]
+    kept = {"objects_on_hold": 2, "kept_for_other_repositories": 1_003}
+    steps = {**record.steps, "expired_set": replace(step, facts={**step.facts, **kept})}
+    with environment(still.settings):
+        show_mark(replace(record, steps=steps), as_json=False)
+
+    rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in capsys.readouterr().out.split("\n")]
+    assert ["on hold", "2"] in rows
+    assert ["needed by other repositories", "1,003"] in rows
+    assert "on hold" not in still.made.out
 
 
 def test_an_incremental_mark_and_its_review_say_what_only_a_full_mark_finds(sandbox: Sandbox, lakegc: Lakegc) -> None:
