@@ -14,10 +14,10 @@ from spark_resources.lakefs_sandbox import Sandbox
 from spark_resources.lakefs_sandbox.gc_api import set_rules
 from spark_resources.model import Rules
 from spark_resources.stores.place import Place
-from tests.support.command_line import NO_AGE, Lakegc, Outcome, dagster_home, lakegc
+from tests.support.command_line import NO_AGE, Lakegc, LakegcWithoutDagster, Outcome, dagster_home
 from tests.support.mark_runs import target_of
 
-__all__ = ["dagster_home", "lakegc"]
+__all__ = ["dagster_home"]
 
 # Keys that lists of files, terminals, markup and spreadsheets all have to escape: first those that fit on a line, then
 # those that do not.
@@ -60,13 +60,24 @@ class Marked:
 
 
 @pytest.fixture(scope="session")
+def lakegc(dagster_home: Path) -> Lakegc:
+    """A command line whose marks and sweeps are no Dagster runs, because those take three times as long."""
+    return LakegcWithoutDagster(dagster_home)
+
+
+@pytest.fixture(scope="session")
+def lakegc_by_dagster(dagster_home: Path) -> Lakegc:
+    return Lakegc(dagster_home)
+
+
+@pytest.fixture(scope="session")
 def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     with Sandbox(tmp_path_factory.mktemp("sandbox")) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def hostile(sandbox: Sandbox, lakegc: Lakegc) -> Marked:
+def hostile(sandbox: Sandbox, lakegc_by_dagster: Lakegc) -> Marked:
     """An object that only an expired commit of main has, and one under each hostile key that nothing refers to."""
     lake, now = sandbox.create("hostile"), sandbox.now()
     lake.put("main", "a", b"first version")
@@ -80,7 +91,7 @@ def hostile(sandbox: Sandbox, lakegc: Lakegc) -> Marked:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(b"garbage")
     settings = {**sandbox.settings, "s3_access_key_id": "AKIA", **SECRETS}
-    outcome = lakegc(settings, "mark", "hostile", "--mark-id", "m1", "--format", "json", *NO_AGE)
+    outcome = lakegc_by_dagster(settings, "mark", "hostile", "--mark-id", "m1", "--format", "json", *NO_AGE)
     return Marked(sandbox, "hostile", settings, outcome)
 
 

@@ -24,7 +24,7 @@ import pytest
 from spark_resources.lakefs_sandbox import Sandbox
 from spark_resources.lakefs_sandbox.gc_api import set_rules
 from spark_resources.mark_store.mark import MARKS_ROOT
-from spark_resources.model import Rules
+from spark_resources.model import Rules, default_mark_id
 from spark_resources.settings import Settings
 from tests.approval.test_commands import Terminal
 from tests.commands.test_deploying import parse, program
@@ -128,6 +128,7 @@ class World:
     def __init__(self, sandbox: Sandbox, folder: Path, lakegc: Lakegc) -> None:
         self._sandbox, self._folder, self._lakegc = sandbox, folder, lakegc
         self._state, self._newest, self._backed_up = "none", "", ""
+        self._begun = sandbox.now()
         self._marks: set[str] = set()
         self._ended: dict[str, Outcome] = {}
         self._lake = sandbox.create(REPOSITORY)
@@ -165,10 +166,15 @@ class World:
         name = name_of(command)
         if name == "mark":
             self._overwrite_an_object()
+            self._begun += timedelta(seconds=1)
         settings = {setting: self._filled_in(value, command) for setting, value in SETTINGS.get(command, {}).items()}
         [words] = shown_commands([command])
         arguments = [self._filled_in(PLACEHOLDERS.get(word, ""), command) or word for word in words]
-        with mock.patch("sys.stdin", Terminal(f"{TYPED.get(name, '')}\n")):
+        with (
+            mock.patch("sys.stdin", Terminal(f"{TYPED.get(name, '')}\n")),
+            # the id is the current second, in which another mark may have begun
+            mock.patch("lakegc_assets.cli.commands.default_mark_id", return_value=default_mark_id(self._begun)),
+        ):
             ended = self._lakegc({**self._sandbox.settings, **settings}, *arguments)
         if ended.code == 0:
             self._note(name, command)

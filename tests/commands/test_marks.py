@@ -117,10 +117,12 @@ def test_no_secret_is_shown_or_stored(hostile: Marked, lakegc: Lakegc, tmp_path:
             assert secret not in outcome.out + outcome.err
 
 
-def test_markdown_in_metadata_has_no_links_tags_or_pictures_from_names(hostile: Marked, lakegc: Lakegc) -> None:
+def test_markdown_in_metadata_has_no_links_tags_or_pictures_from_names(
+    hostile: Marked, lakegc_by_dagster: Lakegc
+) -> None:
     """Keys are literal: a page of Dagster renders neither HTML nor Markdown from them, and tables keep their cells."""
     partition = str(Partition(hostile.repository, "m1"))
-    with lakegc.instance(lakegc.home) as instance:
+    with lakegc_by_dagster.instance(lakegc_by_dagster.home) as instance:
         of_mark = [
             dg.AssetRecordsFilter(asset_key=asset.key, asset_partitions=[partition])
             for asset in MARK_ASSETS
