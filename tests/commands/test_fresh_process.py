@@ -1,7 +1,7 @@
-"""Each command in its own process, as a shell runs it, so that no command profits from what another one has started or
-imported.
+"""Each command in its own process, so that no command profits from what another one has started or imported.
 
-Importing Dagster or starting Spark takes seconds, so only the command itself gets a process; the rest runs in this one.
+The processes are forked from one that has imported Dagster, PySpark and other packages, since that takes a second of
+each, but nothing of lakegc. `.ci/run` starts the demo as a shell does.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from spark_resources.lakefs_sandbox import Sandbox
 from tests.support.command_line import NO_AGE, Lakegc, Outcome
 from tests.support.mark_runs import quick_environment
 
-LIMIT_S = 240
 APPROVE = ("approve", "lake", "m1", "--yes", "--digest", "{digest}")
 STEPS = {
     "doctor": ("doctor", "lake", "--format", "json"),
@@ -69,8 +68,9 @@ ELSEWHERE = {
 class Shell:
     """Runs the steps on one repository, one after the other, up to those that are requested."""
 
-    def __init__(self, sandbox: Sandbox, folder: Path) -> None:
+    def __init__(self, sandbox: Sandbox, folder: Path, forking: subprocess.Popen[str]) -> None:
         self._sandbox, self._lakegc = sandbox, Lakegc(folder / "dagster", on_disk=True)
+        self._folder, self._forking = folder, forking
         cleared = {name: value for name, value in os.environ.items() if not name.startswith(("LAKEGC_", "LAKECTL_"))}
         (folder / "home").touch()
         places = {
@@ -98,12 +98,13 @@ class Shell:
             self._placeholders["digest"] = json.loads(completed.out)["digest"]
 
     def _separate(self, arguments: Sequence[str]) -> Outcome:
-        completed = subprocess.run(
-            [sys.executable, "-m", "lakegc_assets.cli", *arguments],
-            env=self._environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S,
-            check=False,
-        )  # fmt: skip
-        return Outcome(completed.returncode, completed.stdout, completed.stderr)
+        out, err = (self._folder / f"{len(self._ended)}.{name}" for name in ("out", "err"))
+        command = {"arguments": arguments, "environment": self._environment, "out": str(out), "err": str(err)}
+        assert self._forking.stdin is not None
+        assert self._forking.stdout is not None
+        self._forking.stdin.write(json.dumps(command) + "\n")
+        self._forking.stdin.flush()
+        return Outcome(int(self._forking.stdout.readline()), out.read_text(), err.read_text())
 
     def _here(self, arguments: Sequence[str]) -> Outcome:
         """Run in this process, as if it had been called like the separate ones."""
@@ -115,13 +116,15 @@ class Shell:
 def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     """A repository with three versions of a file that were overwritten before they were committed."""
     folder = tmp_path_factory.mktemp("fresh")
-    with Sandbox(folder / "sandbox") as sandbox:
+    command = [sys.executable, "-m", "tests.support.forked_commands"]
+    forking = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with Sandbox(folder / "sandbox") as sandbox, forking:
         lake = sandbox.create("lake")
         for number in range(4):
             lake.put("main", "a", f"version {number}".encode())
             lake.put("main", f"kept-{number}", b"kept by main" * 10)
         lake.commit("main", "first")
-        yield Shell(sandbox, folder)
+        yield Shell(sandbox, folder, forking)
 
 
 @pytest.mark.parametrize("step", SEPARATE)
