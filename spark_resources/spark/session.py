@@ -315,8 +315,9 @@ def hide_stack_traces_of_lost_connections() -> None:
         if not isinstance(sys.exception(), EOFError | OSError):
             socketserver.BaseServer.handle_error(self, request, client_address)
 
-    for server in (accumulators.AccumulatorTCPServer, accumulators.AccumulatorUnixServer):
-        server.handle_error = handle_error  # type: ignore[method-assign]
+    for name in ("AccumulatorServer", "AccumulatorTCPServer", "AccumulatorUnixServer"):  # the first in Spark 4.0 only
+        if server := getattr(accumulators, name, None):
+            server.handle_error = handle_error
 
 
 class _WithoutKeys(dict[str, Any]):

@@ -16,7 +16,7 @@ from typing import Any
 import platformdirs
 import pyarrow as pa
 import pytest
-from pyspark.accumulators import AccumulatorTCPServer
+from pyspark import accumulators
 from pyspark.sql import SparkSession
 
 from spark_resources.errors import WrongUsage
@@ -371,7 +371,7 @@ def test_sparks_servers_print_no_stack_trace_if_java_is_killed(
     spark: SparkSession, capsys: pytest.CaptureFixture[str], error: Exception, is_shown: bool
 ) -> None:
     """The next call to Java fails with a message. Other errors of these servers are shown."""
-    server = AccumulatorTCPServer(("127.0.0.1", 0), StreamRequestHandler, "")
+    server = accumulators.AccumulatorTCPServer(("127.0.0.1", 0), StreamRequestHandler, "")
     try:
         raise error
     except Exception:
