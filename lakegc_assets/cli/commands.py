@@ -278,6 +278,7 @@ def sweep(
 ) -> None:
     """Delete approved objects that are still garbage. If interrupted, run the command again to resume."""
     from lakegc_assets.cli import sweep as sweeps
+    from lakegc_assets.cli.sweep_report import show_report
     from lakegc_assets.sweep.preconditions import SweepOptions
 
     check_java()
@@ -287,7 +288,7 @@ def sweep(
         sweeps.refuse_early(partition)
         start_spark_ahead(context, keep_running=False)
         swept, failure = sweeps.sweep(partition, SweepOptions(rate, quarantine))
-    sweeps.show_report(swept, as_json=output is Format.JSON, rate=rate)
+    show_report(swept, as_json=output is Format.JSON, rate=rate)
     if failure is not None:
         raise failure
 

@@ -26,7 +26,7 @@ from lakegc_assets.cli.escaping import print_text
 from lakegc_assets.cli.invocation import command
 from lakegc_assets.cli.mark import Servers
 from lakegc_assets.cli.object_list import print_rows
-from lakegc_assets.cli.sweep import show_report
+from lakegc_assets.cli.sweep_report import show_report
 from lakegc_assets.formatting import plural
 from lakegc_assets.mark import dot_segments
 from lakegc_assets.mark.context import Target

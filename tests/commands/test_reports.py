@@ -13,7 +13,7 @@ import pytest
 
 from lakegc_assets.cli.console import EscapingConsole
 from lakegc_assets.cli.status import Row, as_table
-from lakegc_assets.cli.sweep import next_commands
+from lakegc_assets.cli.sweep_report import next_commands
 from lakegc_assets.sweep.metadata import sweep_result
 from lakegc_assets.sweep.report import Report, read_report, report_key
 from lakegc_assets.sweep.report_writer import ASSET

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import SparkSession
 
-from lakegc_assets.cli.sweep import show_report
+from lakegc_assets.cli.sweep_report import show_report
 from lakegc_assets.sweep import undo as undoing
 from lakegc_assets.sweep.context import SweepLimits, SweepRun
 from lakegc_assets.sweep.delete_rounds import Tally, expiry_time, no_progress_error

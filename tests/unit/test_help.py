@@ -112,7 +112,7 @@ def test_commands_that_only_read_marks_import_neither_dagster_nor_spark() -> Non
     """Commands that only read marks, holds and tables therefore start fast."""
     code = """
 import sys
-from lakegc_assets.cli import diff as diffs, fsck, holds, mark as marks, review as reviews
+from lakegc_assets.cli import diff, explain, fsck, holds, mark, pins, report, review, rules, status, what_if
 print(*sorted({"dagster", "pyspark", "numba", "pandas"} & set(sys.modules)))
 """
     completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
