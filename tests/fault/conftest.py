@@ -16,7 +16,8 @@ from spark_resources.lakefs_sandbox.gc_api import set_rules
 from spark_resources.mark_store.mark import marks
 from spark_resources.mark_store.record import MarkRecord
 from spark_resources.model import Commit, MarkState, Rules
-from tests.support.command_line import NO_AGE, Lakegc, Outcome, dagster_home, lakegc
+from tests.support.command_line import NO_AGE, Lakegc, Outcome, dagster_home
+from tests.support.command_line import lakegc_without_dagster as lakegc
 from tests.support.mark_runs import target_of
 from tests.support.tampering_proxy import TamperingProxy, tampering_proxy
 

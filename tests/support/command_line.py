@@ -130,8 +130,14 @@ def run_steps(name: str, first_asset: str, partition: Partition, options: Mappin
 
 @pytest.fixture(scope="session")
 def lakegc(dagster_home: Path) -> Lakegc:
-    """A command line for tests."""
+    """A command line for tests, which runs jobs in Dagster."""
     return Lakegc(dagster_home)
+
+
+@pytest.fixture(scope="session")
+def lakegc_without_dagster(dagster_home: Path) -> Lakegc:
+    """A command line for tests that aren't about runs. Import it `as lakegc`."""
+    return LakegcWithoutDagster(dagster_home)
 
 
 @pytest.fixture(scope="session")

@@ -1,23 +1,9 @@
-"""Fixtures for sweeps: the command line, and Dagster's home."""
+"""Fixtures for sweeps: the command line, without and with Dagster runs, and Dagster's home."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from tests.support.command_line import dagster_home
+from tests.support.command_line import lakegc as lakegc_with_dagster
+from tests.support.command_line import lakegc_without_dagster as lakegc
 
-import pytest
-
-from tests.support.command_line import Lakegc, LakegcWithoutDagster, dagster_home
-
-__all__ = ["dagster_home"]
-
-
-@pytest.fixture(scope="session")
-def lakegc(dagster_home: Path) -> Lakegc:
-    """A command line that runs marks and sweeps without Dagster, in a third of the time."""
-    return LakegcWithoutDagster(dagster_home)
-
-
-@pytest.fixture(scope="session")
-def lakegc_with_dagster(dagster_home: Path) -> Lakegc:
-    """A command line that runs its jobs in Dagster, as a user's does."""
-    return Lakegc(dagster_home)
+__all__ = ["dagster_home", "lakegc", "lakegc_with_dagster"]
