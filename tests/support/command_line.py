@@ -109,7 +109,7 @@ class Lakegc:
 
 class LakegcWithoutDagster(Lakegc):
     """The command line, whose marks and sweeps run the steps of their jobs without a Dagster run. That takes a third of
-    the time; other jobs run as usual."""
+    the time. Other jobs run in Dagster."""
 
     def job_runner(self) -> Callable[..., None]:
         return run_steps
