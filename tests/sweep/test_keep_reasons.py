@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 
 import pytest
@@ -43,6 +43,10 @@ class Lake:
     kept: Entry
     free: str
 
+    def add_like_kept(self) -> Entry:
+        """Another object with the content of `kept` to which nothing refers."""
+        return unreferenced(self.repository, DATA)
+
     def is_stored(self, address: str) -> bool:
         return self.repository.objects.file(address).exists()
 
@@ -54,101 +58,116 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
         repository = server.create("lake")
         repository.put("main", "path", DATA)
         repository.commit("main", "content that can be re-staged")
-        live = repository.put("main", "kept", DATA)
-        free = repository.put("main", "free", b"nobody wants this")
-        repository.delete("main", ["kept", "free"])
-        yield Lake(server, repository, live, free.address)
+        free = unreferenced(repository, b"nobody wants this")
+        yield Lake(server, repository, unreferenced(repository, DATA), free.address)
+
+
+def unreferenced(repository: SandboxRepository, data: bytes) -> Entry:
+    entry = repository.put("main", "unreferenced", data)
+    repository.delete("main", ["unreferenced"])
+    return entry
 
 
 # --- how each reason comes about: around a mark or a sweep, or before it ---------------------------------------------
 
 
-def imported(lake: Lake) -> AbstractContextManager[None]:
+def imported(lake: Lake, kept: Entry) -> AbstractContextManager[None]:
     """Another repository has a commit with the object's full address. It is no longer on any branch, so no path probe
     finds it."""
-    full = {"address": f"local://lake/{lake.kept.address}", "address_type": AddressType.FULL}
+    full = {"address": f"local://lake/{kept.address}", "address_type": AddressType.FULL}
     other = lake.sandbox.repository("other")
-    other.stage("main", [replace(lake.kept, path=b"imported", **full)])
+    other.stage("main", [replace(kept, path=b"imported", **full)])
     other.commit("main", "import")
     other.delete("main", ["imported"])
     other.commit("main", "leave it out")
     return nullcontext()
 
 
-def re_staged(lake: Lake) -> AbstractContextManager[None]:
+def re_staged(lake: Lake, kept: Entry) -> AbstractContextManager[None]:
     """A branch serves the object at a path whose committed object has the same content, so no list and no diff shows
     it."""
-    lake.repository.stage("main", [replace(lake.kept, path=b"path")])
+    lake.repository.stage("main", [replace(kept, path=b"path")])
     return nullcontext()
 
 
-def staged_while_listing(lake: Lake) -> AbstractContextManager[None]:
+def staged_while_listing(lake: Lake, kept: Entry) -> AbstractContextManager[None]:
     """The object is staged after all references were listed, and before they are listed again."""
-    staged = replace(lake.kept, path=b"meanwhile")
+    staged = replace(kept, path=b"meanwhile")
     return on_first_message("reading once more", lambda: lake.repository.stage("main", [staged]))
 
 
-def put_on_hold(lake: Lake) -> AbstractContextManager[None]:
+def put_on_hold(lake: Lake, kept: Entry) -> AbstractContextManager[None]:
     file = lake.repository.objects.file(HOLDS_KEY)
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(f"holds: [{{id: audit, prefix: {lake.kept.address}, owner: ada, reason: because}}]")
+    file.write_text(f"holds: [{{id: audit, prefix: {kept.address}, owner: ada, reason: because}}]")
     return nullcontext()
 
 
-def staged(lake: Lake) -> AbstractContextManager[None]:
-    lake.repository.stage("main", [replace(lake.kept, path=b"staged again")])
+def staged(lake: Lake, kept: Entry) -> AbstractContextManager[None]:
+    lake.repository.stage("main", [replace(kept, path=b"staged again")])
     return nullcontext()
 
 
-def committed(lake: Lake) -> AbstractContextManager[None]:
-    staged(lake)
-    lake.repository.commit("main", "commit it after all")
+def committed(lake: Lake, kept: Entry) -> AbstractContextManager[None]:
+    lake.repository.create_branch("dev", "main")
+    lake.repository.stage("dev", [replace(kept, path=b"staged again")])
+    lake.repository.commit("dev", "commit it after all")
     return nullcontext()
 
 
-CASES: Mapping[KeepReason, tuple[Callable[[Lake], AbstractContextManager[None]], str]] = {
+ComesAbout = Callable[[Lake, Entry], AbstractContextManager[None]]
+CASES: Mapping[KeepReason, tuple[ComesAbout, str]] = {
     OTHER_REPOSITORY: (imported, "another repository refers to it"),
     BRANCH: (re_staged, "branch main of repository lake serves it"),
     NEWLY_REFERENCED: (staged_while_listing, "it was staged or committed while references were being read"),
     HOLD: (put_on_hold, "it is on hold: audit"),
 }
 """For each reason how it comes about, and what a sweep's report says: a new reason needs an entry here."""
-REFERENCES: Mapping[KeepReason, tuple[Callable[[Lake], AbstractContextManager[None]], str]] = {
+REFERENCES: Mapping[KeepReason, tuple[ComesAbout, str]] = {
     STAGED: (staged, "it is staged on a branch"),
     COMMITTED: (committed, "a retained commit or a branch refers to it"),
 }
 """The same for references, which a mark has subtracted already and a re-verification reads again."""
 
 
-@pytest.mark.parametrize("reason", KEEP_REASONS, ids=lambda reason: reason.name)
-def test_each_keep_reason_keeps_an_object_out_of_the_expired_set(lake: Lake, reason: KeepReason) -> None:
-    """Other garbage still expires."""
-    comes_about, _ = CASES[reason]
-    with comes_about(lake):
-        marked = Marker().mark(lake.sandbox.settings, "lake", "m1", ANY_AGE)
+def test_each_keep_reason_keeps_an_object_out_of_the_expired_set(lake: Lake) -> None:
+    """Each object has one reason. All others still expire."""
+    kept = {reason: lake.add_like_kept() for reason in KEEP_REASONS}
+    with ExitStack() as stack:
+        for reason, entry in kept.items():
+            comes_about, _ = CASES[reason]
+            stack.enter_context(comes_about(lake, entry))
+        expired = Marker().mark(lake.sandbox.settings, "lake", "m1", ANY_AGE).expired
 
-    assert marked.expired == {lake.free}
+    assert {reason.name: entry.address in expired for reason, entry in kept.items()} == {
+        reason.name: False for reason in KEEP_REASONS
+    }
+    assert expired == {lake.kept.address, lake.free}
 
 
-@pytest.mark.parametrize("reason", [*REFERENCES, *KEEP_REASONS], ids=lambda reason: reason.name)
-def test_each_keep_reason_rescues_an_object_in_a_sweep(lake: Lake, reason: KeepReason) -> None:
-    """The reason applies only after the mark was approved. The re-verification keeps the object, and the report says
-    why."""
+def test_each_keep_reason_rescues_an_object_in_a_sweep(lake: Lake) -> None:
+    """Each object has one reason, which applies only after the mark was approved. The re-verification keeps the
+    objects, and the report says why."""
+    cases = {**REFERENCES, **{reason: CASES[reason] for reason in KEEP_REASONS}}
+    kept = {reason: lake.add_like_kept() for reason in cases}
+    free = {lake.kept.address, lake.free}
     marked = Marker().mark(lake.sandbox.settings, "lake", "m1", ANY_AGE)
-    assert marked.expired == {lake.kept.address, lake.free}
+    assert marked.expired == {entry.address for entry in kept.values()} | free
     Sweeper().approve(lake.sandbox.settings, "lake", "m1")
-    comes_about, sentence = {**REFERENCES, **CASES}[reason]
-    with comes_about(lake):
+    with ExitStack() as stack:
+        for reason, (comes_about, _) in cases.items():
+            stack.enter_context(comes_about(lake, kept[reason]))
         report = Sweeper().sweep(lake.sandbox.settings, "lake", "m1", SweepOptions())
     place = target_of(lake.sandbox.settings, "lake").place
     rows = all_rows(place, open_dataset(place, str(report.dataset["folder"])), RECEIPTS)
 
-    assert {row["address"]: (row["outcome"], row["why"]) for row in rows} == {
-        lake.kept.address: ("rescued", sentence),
-        lake.free: ("deleted", ""),
+    outcomes = {row["address"]: (row["outcome"], row["why"]) for row in rows}
+    assert {reason.name: outcomes.pop(entry.address) for reason, entry in kept.items()} == {
+        reason.name: ("rescued", sentence) for reason, (_, sentence) in cases.items()
     }
-    assert lake.is_stored(lake.kept.address)
-    assert not lake.is_stored(lake.free)
+    assert outcomes == dict.fromkeys(free, ("deleted", ""))
+    assert all(lake.is_stored(entry.address) for entry in kept.values())
+    assert not any(lake.is_stored(address) for address in free)
 
 
 def test_every_keep_reason_has_a_lookup() -> None:
@@ -168,7 +187,7 @@ def with_holds(lake: Lake, **prefixes: str) -> dict[str, str]:
 
 def test_a_hold_in_the_settings_keeps_its_objects_out_of_the_expired_set(lake: Lake) -> None:
     """Holds in the settings apply in addition to the namespace's own."""
-    put_on_hold(lake)
+    put_on_hold(lake, lake.kept)
     marked = Marker().mark(with_holds(lake, free=lake.free), "lake", "m1", ANY_AGE)
 
     assert marked.expired == set()
@@ -216,7 +235,7 @@ def test_a_sweep_is_refused_if_the_settings_lack_a_hold_that_the_mark_used(lake:
 
 
 def test_a_hold_in_the_settings_that_contradicts_the_namespace_stops_marks(lake: Lake) -> None:
-    put_on_hold(lake)
+    put_on_hold(lake, lake.kept)
 
     with pytest.raises(Refused, match=r"the hold 'audit' in .*holds\.yaml differs"):
         Marker().mark(with_holds(lake, audit=lake.free), "lake", "m1", ANY_AGE)

@@ -485,7 +485,7 @@ def test_deletes_stop_while_a_commit_from_a_dump_is_unreadable(
             server.refused = {}
             dumps.clear()
 
-        remaining = swept.sweep(commit_unreadably, lambda: moved[0][1].rename(moved[0][0]), lambda: len(dumps) > 40)
+        remaining = swept.sweep(commit_unreadably, lambda: moved[0][1].rename(moved[0][0]), lambda: len(dumps) > 30)
 
     assert len(swept.there - remaining) <= SEEN_LATE
 
