@@ -70,18 +70,18 @@ def lake(tmp_path: Path) -> Iterator[Lake]:
         yield Lake(repository, server, settings, committed, never_committed)
 
 
-@pytest.mark.parametrize("jump", [400 * DAY, timedelta(minutes=6), -400 * DAY])
-def test_a_sweep_is_refused_while_the_servers_clock_differs_and_resumes_afterwards(lake: Lake, jump: timedelta) -> None:
+def test_a_sweep_is_refused_while_the_servers_clock_differs_and_resumes_afterwards(lake: Lake) -> None:
     """A new branch retains an approved object for 60 days. By a clock that is a year ahead, this time is over, and the
     sweep would delete a live object."""
     lake.repository.create_branch("long-branch", "main")
     before = lake.stored()
-    lake.server.date_offset = jump
 
-    with pytest.raises(Refused, match=r"the clocks used for lake differ .* Synchronize the clocks") as refused:
-        lake.sweep()
-    assert refused.value.invariant == 6
-    assert lake.stored() == before
+    for jump in (400 * DAY, timedelta(minutes=6), -400 * DAY):
+        lake.server.date_offset = jump
+        with pytest.raises(Refused, match=r"the clocks used for lake differ .* Synchronize the clocks") as refused:
+            lake.sweep()
+        assert refused.value.invariant == 6, jump
+        assert lake.stored() == before, jump
 
     lake.server.date_offset = timedelta(0)
     assert lake.sweep() == {"rescued": 1, "deleted": 1}

@@ -34,7 +34,7 @@ from tests.support.tampering_proxy import tampering_proxy
 
 LONG_AGO = datetime.now(UTC) - timedelta(days=30)
 OBJECTS, OTHERS, RATE = 60, 20, 10.0  # objects of the expired commit, other garbage, and deletes per second
-INTERVAL_S = 0.2
+INTERVAL_S = 0.4
 LIMIT_S = 150
 SEEN_LATE = 30  # of 60 objects: those deleted before a task learns of the branch, in 3 s on a busy machine
 
@@ -65,7 +65,7 @@ def wait_for_some_deletes(store: Store, addresses: set[str]) -> None:
     give_up = time.monotonic() + LIMIT_S
     while len(addresses - stored(store)) < 5:
         assert time.monotonic() < give_up, "nothing is deleted"
-        time.sleep(0.01)  # the step of a poll with a limit
+        time.sleep(0.05)  # the step of a poll with a limit
 
 
 @dataclass(frozen=True)
@@ -395,7 +395,7 @@ class SlowSweep:
             give_up = time.monotonic() + LIMIT_S
             while self.addresses & stored(self.store) and not stopped():
                 assert time.monotonic() < give_up, "deletes neither stop nor end"
-                time.sleep(0.05)  # the step of a poll with a limit
+                time.sleep(0.1)  # the step of a poll with a limit
             undo_once()
 
         def at_next_re_verification(message: str) -> None:
@@ -485,7 +485,7 @@ def test_deletes_stop_while_a_commit_from_a_dump_is_unreadable(
             server.refused = {}
             dumps.clear()
 
-        remaining = swept.sweep(commit_unreadably, lambda: moved[0][1].rename(moved[0][0]), lambda: len(dumps) > 30)
+        remaining = swept.sweep(commit_unreadably, lambda: moved[0][1].rename(moved[0][0]), lambda: len(dumps) > 15)
 
     assert len(swept.there - remaining) <= SEEN_LATE
 

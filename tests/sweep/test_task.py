@@ -20,6 +20,7 @@ from spark_resources.deleting.sweep_task import Action
 from spark_resources.mark_store.lease import LEASE_KEY, Holder
 from spark_resources.model import PENDING
 from spark_resources.stores.base import DeleteResult, Deletion
+from spark_resources.stores.transfer import PIECE_SIZE
 from tests.support.sweep_tasks import Task, task
 
 __all__ = ["task"]
@@ -432,7 +433,7 @@ def test_large_objects_of_equal_size_are_not_mistaken_for_each_other(
     task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The store has no checksums. The objects are compared in pieces, never read as a whole."""
-    size = 257 * 2**20
+    size = 16 * PIECE_SIZE
     root = Path(task.place.settings.local_path or "") / "lake"
     task.store.write("data/s/a", b"")
     task.store.write("data/s/b", b"")
