@@ -243,10 +243,10 @@ def test_keys_that_no_mark_can_contain_are_not_restored(commands: Commands, lake
         (lake.folder / address).unlink()
     before = files(lake.folder)
     commands.fails(3, [repr(PLANTED[0]), f"{lake.name}/m1/", "Nothing was restored"], "restore", "m1", to)
-    for planted in PLANTED:
+    for number, planted in enumerate(PLANTED):
         listed.write_text(f"{planted}\n")
-        for chosen in (["--prefix", planted], ["--keys", str(listed)]):
-            commands.fails(3, [repr(planted), f"{lake.name}/m1/", "Nothing was restored"], "restore", "m1", to, *chosen)
+        chosen = ["--prefix", planted] if number % 2 else ["--keys", str(listed)]
+        commands.fails(3, [repr(planted), f"{lake.name}/m1/", "Nothing was restored"], "restore", "m1", to, *chosen)
 
     assert files(lake.folder) - before == {LEASE_KEY}
     assert commands("restore", "m1", to, "--prefix", "data/s/")["objects"] == {"copied": 3}
