@@ -14,10 +14,12 @@ from spark_resources.lakefs_sandbox import Sandbox
 from spark_resources.lakefs_sandbox.gc_api import set_rules
 from spark_resources.model import Rules
 from spark_resources.stores.place import Place
-from tests.support.command_line import NO_AGE, Lakegc, LakegcWithoutDagster, Outcome, dagster_home
+from tests.support.command_line import NO_AGE, Lakegc, Outcome, dagster_home
+from tests.support.command_line import lakegc as lakegc_by_dagster
+from tests.support.command_line import lakegc_without_dagster as lakegc
 from tests.support.mark_runs import target_of
 
-__all__ = ["dagster_home"]
+__all__ = ["dagster_home", "lakegc", "lakegc_by_dagster"]
 
 # Keys that lists of files, terminals, markup and spreadsheets all have to escape: first those that fit on a line, then
 # those that do not.
@@ -57,17 +59,6 @@ class Marked:
     @property
     def place(self) -> Any:
         return target_of(self.sandbox.settings, self.repository).place
-
-
-@pytest.fixture(scope="session")
-def lakegc(dagster_home: Path) -> Lakegc:
-    """A command line whose marks and sweeps are no Dagster runs, because those take three times as long."""
-    return LakegcWithoutDagster(dagster_home)
-
-
-@pytest.fixture(scope="session")
-def lakegc_by_dagster(dagster_home: Path) -> Lakegc:
-    return Lakegc(dagster_home)
 
 
 @pytest.fixture(scope="session")

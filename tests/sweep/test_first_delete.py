@@ -62,13 +62,13 @@ class Lake:
 
 
 @pytest.fixture
-def lake(seaweedfs: SeaweedFS, lakegc_with_dagster: Lakegc, tmp_path: Path) -> Iterator[Lake]:
+def lake(seaweedfs: SeaweedFS, lakegc_by_dagster: Lakegc, tmp_path: Path) -> Iterator[Lake]:
     bucket = f"first-{uuid.uuid4().hex[:12]}"
     seaweedfs.make_bucket(bucket)
     place = StorePlace(f"s3://{bucket}/under", seaweedfs.settings())
     with store_proxy(seaweedfs.endpoint_url) as proxy, Sandbox(tmp_path, place=place) as sandbox:
         settings = {**sandbox.settings, "s3_endpoint_url": proxy.endpoint}
-        started = Lake(lakegc_with_dagster, settings, sandbox.settings, proxy, sorted(written(sandbox)))
+        started = Lake(lakegc_by_dagster, settings, sandbox.settings, proxy, sorted(written(sandbox)))
         now = target_of(sandbox.settings, "lake").place.store().now
         wait_until_passed(now(), now)
         started.refuse(set())

@@ -122,9 +122,9 @@ def test_a_sweep_is_refused_if_a_hold_added_after_the_approval_was_removed_by_ha
     assert Sweeper().sweep(lake.settings, "lake", "m2", SweepOptions()).objects == {"rescued": 1}
 
 
-def test_the_signing_key_is_in_no_file_log_or_metadata(tmp_path: Path, lakegc_with_dagster: Lakegc) -> None:
+def test_the_signing_key_is_in_no_file_log_or_metadata(tmp_path: Path, lakegc_by_dagster: Lakegc) -> None:
     """The search covers the namespace, Dagster's own records and the output of commands, even after failures."""
-    lakegc = lakegc_with_dagster
+    lakegc = lakegc_by_dagster
     with Sandbox(tmp_path / "sandbox") as sandbox:
         lake = sandbox.create("lake")
         lake.put("main", "a", b"old")

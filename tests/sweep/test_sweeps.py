@@ -72,12 +72,12 @@ def keys(sandbox: Sandbox, lake: SandboxRepository) -> set[str]:
 
 
 def test_a_sweep_with_an_approval_and_a_free_lease_deletes_exactly_the_approved_set(
-    lakegc_with_dagster: Lakegc, sandbox: Sandbox, lake: SandboxRepository
+    lakegc_by_dagster: Lakegc, sandbox: Sandbox, lake: SandboxRepository
 ) -> None:
     """Before the approval, the sweep is refused and no object is deleted. The message about a lease says who holds it
     and until when. Afterwards, the report's counts add up, all served objects are still served, and the approval is
     used up."""
-    lakegc, store = lakegc_with_dagster, target_of(sandbox.settings, lake.id).place.store()
+    lakegc, store = lakegc_by_dagster, target_of(sandbox.settings, lake.id).place.store()
     before = keys(sandbox, lake)
     record = json_output(lakegc, sandbox.settings, "mark", lake.id, "--mark-id", "m1", *NO_AGE)
     lakegc(sandbox.settings, "sweep", lake.id, "m1").stopped(3, "not approved")
