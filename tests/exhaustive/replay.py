@@ -703,9 +703,11 @@ def varied_runs(number: int) -> Iterator[ModelRun]:
     kinds = set[tuple[str, str]]()
     for run in random_runs(0, MOST_TRIED):
         kinds_of_run = {fault.kind for fault in run.faults} - kinds
-        if kinds_of_run and len(kinds) < number:
+        if kinds_of_run:
             kinds |= kinds_of_run
             yield run
+        if len(kinds) >= number:
+            return
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -1,7 +1,13 @@
-"""The retention rule against the oracle's walks, on generated histories, and on very large ones."""
+"""The retention rule against the oracle's walks, on generated histories, and on very large ones.
+
+LAKEGC_RANDOM_HISTORIES says how many histories the main properties are tested with; a long run is
+
+    LAKEGC_RANDOM_HISTORIES=20000 uv run pytest -n 0 tests/property/test_retention.py
+"""
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import NamedTuple
@@ -18,6 +24,7 @@ from tests.support.oracle import DAY, SECOND
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NOW = 1_648_728_000 * SECOND
+HISTORIES = int(os.environ.get("LAKEGC_RANDOM_HISTORIES", "200"))
 MOST_DAYS = 4
 NAMES = [f"c{number:02}" for number in range(12)]
 BRANCHES = ["dev", "main", "topic", "zeta"]
@@ -113,7 +120,7 @@ def is_whole(history: History) -> bool:
 
 
 @given(histories())
-@settings(patient, max_examples=400)
+@settings(patient, max_examples=HISTORIES)
 def test_the_single_pass_retains_exactly_what_the_oracles_walks_retain(history: History) -> None:
     """The walks are those of formats §6. Every commit gets a verdict."""
     verdicts = history.verdicts()
@@ -125,7 +132,7 @@ def test_the_single_pass_retains_exactly_what_the_oracles_walks_retain(history: 
 
 
 @given(histories())
-@settings(patient, max_examples=400)
+@settings(patient, max_examples=HISTORIES)
 def test_a_verdict_names_the_walk_that_retains_its_commit_longest(history: History) -> None:
     """The verdict has the branch, days and end of that walk."""
     claims = history.claims()
@@ -226,7 +233,7 @@ def test_without_rules_all_commits_are_retained(history: History) -> None:
 
 
 @given(scrambled())
-@settings(patient, max_examples=400)
+@settings(patient, max_examples=HISTORIES)
 def test_an_incomplete_or_cyclic_graph_is_refused(history: History) -> None:
     """A head or parent is missing, or main parents form a cycle. Every other graph gets correct verdicts."""
     event("whole" if is_whole(history) else "not whole")
