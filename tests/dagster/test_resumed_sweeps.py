@@ -48,6 +48,7 @@ class Watched:
                 cursor=self.cursor,
                 repository_def=defs.get_repository_def(),
                 resources=resources,
+                instance=self.instance,
                 instance_ref=self.instance.get_ref(),
             ) as context,
         ):

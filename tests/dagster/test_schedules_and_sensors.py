@@ -78,7 +78,11 @@ def daemon_context(instance: dg.DagsterInstance, cursor: str | None) -> dg.Senso
     """A context with a reference to the instance, as the daemon creates it. Without a reference, no partition key is
     known."""
     return dg.build_sensor_context(
-        cursor=cursor, repository_def=LOCATION, resources=RESOURCES, instance_ref=instance.get_ref()
+        cursor=cursor,
+        repository_def=LOCATION,
+        resources=RESOURCES,
+        instance=instance,
+        instance_ref=instance.get_ref(),
     )
 
 
