@@ -144,8 +144,12 @@ def test_the_computed_identities_of_recorded_entries_match_the_servers(recording
 
 
 def test_a_rewritten_table_has_the_recorded_id_and_blocks(recording: Path) -> None:
-    """The blocks are compared once decompressed."""
-    for name, data in _tables(recording):
+    """The blocks are compared once decompressed. Of the tables of 200 kB or more, only the largest one is rewritten."""
+    tables = dict(_tables(recording))
+    largest = max(map(len, tables.values()))
+    for name, data in tables.items():
+        if not _small(data) and len(data) < largest:
+            continue
         properties = read_properties(data, name=name)
         written = write_table(read_records(data, name=name), properties.user_properties)
 

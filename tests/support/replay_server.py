@@ -185,6 +185,7 @@ class Replay:
         self.recording = recording
         self._lock = threading.Lock()
         self._served: dict[str, list[dict[str, Any]]] = {}
+        self._committed: dict[str, list[dict[str, Any]]] = {}  # by metarange
 
     def app(self) -> Starlette:
         in_repository = [
@@ -353,13 +354,15 @@ class Replay:
         return self._committed_objects(self._commits[commit]["meta_range_id"])
 
     def _committed_objects(self, metarange_id: str) -> list[dict[str, Any]]:
-        parts = read_ranges(self._table(metarange_id), name=metarange_id) if metarange_id else []
-        columns = ENTRY_SCHEMA.names
-        return [
-            self._stats(entry)
-            for part in parts
-            for entry in read_entries(self._table(part.id), name=part.id, columns=columns).to_pylist()
-        ]
+        if metarange_id not in self._committed:
+            parts = read_ranges(self._table(metarange_id), name=metarange_id) if metarange_id else []
+            columns = ENTRY_SCHEMA.names
+            self._committed[metarange_id] = [
+                self._stats(entry)
+                for part in parts
+                for entry in read_entries(self._table(part.id), name=part.id, columns=columns).to_pylist()
+            ]
+        return self._committed[metarange_id]
 
     def _stats(self, entry: dict[str, Any]) -> dict[str, Any]:
         address = entry["address"]
