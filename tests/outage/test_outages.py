@@ -195,7 +195,7 @@ class Churn:
     def _run(self) -> None:
         repository = self.lake.repository
         try:
-            while not self._stop.wait(0.04):  # slow enough that the server has time for the mark
+            while not self._stop.wait(0.08):  # slow enough that the server has time for the mark
                 branch, data = f"churn-{self.turns}", f"staged {self.turns}".encode()
                 repository.create_branch(branch, "main")
                 if self.turns % 2:
