@@ -159,6 +159,7 @@ def process(
         "HOME": str(tmp_path_factory.mktemp("home")),
         "DAGSTER_HOME": str(dagster_home),
         "LAKEGC_CONFIG": str(fleet_file),
+        "LAKEGC_SPARK_MASTER": "local[1]",  # for each run, one Python worker less
         "XDG_CACHE_HOME": platformdirs.user_cache_dir(),  # Spark's classes, which take longer to write than a mark
     }
     command = [sys.executable, "-m", "lakegc_assets.cli", "ui", "--port", str(port)]
