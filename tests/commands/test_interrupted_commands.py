@@ -4,6 +4,7 @@ and leave no process running."""
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,10 +16,7 @@ from pathlib import Path
 import pytest
 
 from spark_resources.lakefs_sandbox import Sandbox
-from tests.approval.conftest import Lake, lake
 from tests.support.mark_runs import ANY_AGE, Marker, Sweeper, quick_environment
-
-__all__ = ["lake"]
 
 LIMIT_S = 60
 pytestmark = pytest.mark.skipif(
@@ -86,27 +84,10 @@ def test_a_mark_fails_with_one_message_if_spark_cannot_start(sandbox: Sandbox, t
     assert running_in(process.pid) == []
 
 
-def test_an_interrupted_sweep_prints_the_command_that_resumes_it(lake: Lake, tmp_path: Path) -> None:
-    """Ctrl-C ends the process with exit code 130, as in shells, and without a traceback."""
-    lake.add_mark()
-    lake.approve()
-    process = started(lake.sandbox, tmp_path, "sweep", lake.name, "m1")
-    assert process.stderr is not None
-    assert any("verifying" in line for line in process.stderr)
-
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-    error = process.communicate(timeout=LIMIT_S)[1]
-
-    assert (process.returncode, "Traceback" in error) == (130, False)
-    assert "run the same command again to resume:\n" in error
-    assert error.endswith(f" -m lakegc_assets.cli sweep {lake.name} m1\n")
-    assert_nothing_left(process, tmp_path)
-
-
-def test_no_object_is_deleted_after_the_process_of_an_interrupted_sweep_has_ended(
+def test_an_interrupted_sweep_prints_the_command_that_resumes_it_and_deletes_nothing_after_its_end(
     sandbox: Sandbox, tmp_path: Path
 ) -> None:
-    """The sweep is interrupted in the middle of its deletes."""
+    """Ctrl-C in the middle of its deletes ends the process with exit code 130, as in shells, without a traceback."""
     repository = sandbox.create("busy")
     paths = [f"garbage/{number}" for number in range(200)]
     files = [repository.objects.file(repository.put("main", path, b"garbage").address) for path in paths]
@@ -122,11 +103,13 @@ def test_no_object_is_deleted_after_the_process_of_an_interrupted_sweep_has_ende
     while remaining() > len(files) - 10 and process.poll() is None and time.monotonic() < limit:
         time.sleep(0.05)  # the step of a poll with a limit
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-    process.communicate(timeout=LIMIT_S)
+    error = process.communicate(timeout=LIMIT_S)[1]
     at_its_end = remaining()
 
     assert_nothing_left(process, tmp_path)
-    assert process.returncode == 130
+    assert (process.returncode, "Traceback" in error) == (130, False)
+    command = " -m lakegc_assets.cli sweep busy m1 --rate 10\n"
+    assert re.search(rf"run the same command again to resume:\n.*{re.escape(command)}$", error)
     assert remaining() == at_its_end
     assert 0 < at_its_end <= len(files) - 10
 

@@ -122,9 +122,8 @@ def test_each_listing_finds_all_commits_that_the_rule_newly_retains(
         assert history.retained(rules, known) & history.reached() <= newly.retained
 
 
-@pytest.mark.parametrize("dump_first", [True, False], ids=["dump and listing", "listing and dump"])
 @settings(max_examples=500, deadline=None)
-@given(before=steps, after=steps, rules=st.none() | rules)
+@given(dump_first=st.booleans(), before=steps, after=steps, rules=st.none() | rules)
 def test_a_listing_and_a_dump_find_all_commits_that_the_rule_newly_retains(
     dump_first: bool, before: list[Step], after: list[Step], rules: Rules | None
 ) -> None:
