@@ -110,13 +110,32 @@ def sentences(row: Row, record: MarkRecord) -> Iterator[str]:
         yield not_stored_sentence(row)
 
 
+REMOVED = (Outcome.DELETED.value, Outcome.QUARANTINED.value, Outcome.PURGED.value)
+MOVED = (*REMOVED, Outcome.RESTORED.value, RESTORED_FROM_BACKUP)
+"""Outcomes after which an object is no longer where the mark found it, or is back."""
+
+
 def state_of(row: Row, record: MarkRecord) -> str:
     """The state of an object after the mark and all sweeps."""
-    last = row["sweeps"][-1] if row["sweeps"] else None
-    is_of_mark = last is not None and last["mark_id"] == record.mark_id
-    if last is not None and (is_of_mark or row["decision"] == Decision.NOT_STORED):
-        return str(last["outcome"])
-    return str(row["decision"])
+    decisive = decisive_outcome(row, record)
+    return str(row["decision"] if decisive is None else decisive["outcome"])
+
+
+def decisive_outcome(row: Row, record: MarkRecord) -> Row | None:
+    """The outcome that says what became of an object since the mark; None if that is the mark's decision. If the object
+    was already gone, the sweep that removed it decides."""
+    outcomes: list[Row] = [
+        swept
+        for swept in row["sweeps"]
+        if swept["mark_id"] == record.mark_id
+        or row["decision"] == Decision.NOT_STORED
+        or (swept["outcome"] in MOVED and swept["at"] >= record.start)
+    ]
+    last = outcomes[-1] if outcomes else None
+    if last is not None and last["outcome"] == Outcome.ALREADY_GONE.value:
+        moved = next((swept for swept in reversed(outcomes) if swept["outcome"] in MOVED), last)
+        return moved if moved["outcome"] in REMOVED else last
+    return last
 
 
 def sentence_about(reason: str, row: Row) -> str:
@@ -158,9 +177,9 @@ def expired_sentence(row: Row) -> str:
 
 
 def sweep_sentence(swept: Row, record: MarkRecord) -> str:
-    why = " ".join(filter(None, (swept["code"], swept["why"])))
+    why = " ".join(filter(None, (swept["code"], swept["why"]))).rstrip(".")
     return (
-        f"Mark {swept['mark_id']}: {swept['outcome']} {moment(swept['at'])}{f', because {why}' if why else ''}. "
+        f"Mark {swept['mark_id']}: {swept['outcome']} {moment(swept['at'])}{f' ({why})' if why else ''}. "
         f"Receipt: {record.namespace}/{swept['receipt']}"
     )
 
@@ -210,10 +229,11 @@ def cells_of(commit: Row) -> dict[str, Text]:
 
 
 def show_next(row: Row, record: MarkRecord, repository: str) -> None:
-    outcome = row["sweeps"][-1] if row["sweeps"] else None
-    if outcome is not None and outcome["outcome"] == Outcome.QUARANTINED:
-        print_command("To restore the object", command("undo", repository, outcome["mark_id"]))
-    elif row["decision"] == Decision.EXPIRED and record.state is MarkState.APPROVED:
+    decisive = decisive_outcome(row, record)
+    if decisive is not None and decisive["outcome"] == Outcome.QUARANTINED:
+        print_command("To restore the object", command("undo", repository, decisive["mark_id"]))
+    elif decisive is None and row["decision"] == Decision.EXPIRED and record.state is MarkState.APPROVED:
         print_command("A sweep may delete the object. To prevent that", command("revoke", repository, record.mark_id))
     elif swept := [each for each in row["sweeps"] if each["outcome"] != RESTORED_FROM_BACKUP]:
-        print_command("Everything that the sweep did", command("report", repository, swept[-1]["mark_id"]))
+        last = decisive if decisive is not None and decisive in swept else swept[-1]
+        print_command("Everything that the sweep did", command("report", repository, last["mark_id"]))

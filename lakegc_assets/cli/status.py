@@ -49,6 +49,8 @@ class Row:
     """The announced approval by a policy, as a sentence; "" if there is none. Only the newest mark has one."""
     swept_since: str | None = None
     """Why the counts may be too high, as sentences; None if no other mark was swept since this one began."""
+    sweep_ended: str | None = None
+    """When the mark's sweep ended; None if it didn't, or if it isn't one of the newest sweeps."""
 
 
 NEXT_COMMANDS = {
@@ -142,7 +144,14 @@ def next_commands(newest_first: Sequence[Row], repository: str) -> Iterator[tupl
         yield purpose, command("mark", repository)
     for row in marks:
         purpose, name = NEXT_COMMANDS[row.state]
-        yield purpose, command(name, row.repository, row.mark_id)
+        mark = last_swept(newest_first, row) if name == "report" else row
+        yield purpose, command(name, mark.repository, mark.mark_id)
+
+
+def last_swept(rows: Sequence[Row], swept: Row) -> Row:
+    """The mark whose sweep ended last: not always the newest one. `swept` if that isn't known."""
+    ended = [row for row in rows if row.sweep_ended is not None]
+    return max(ended, key=lambda row: row.sweep_ended or "", default=swept)
 
 
 def open_marks(newest_first: Sequence[Row]) -> list[Row]:
@@ -158,6 +167,7 @@ def mark_rows(target: Target, repository: str) -> Iterator[Row]:
     holder, now = current_holder(target.place.store()), target.place.store().now()
     own_records = dict(each_mark(target.place))
     newest, history = newest_finished(own_records.values()), known_history(target.place)
+    sweep_ended = {sweep.mark_id: sweep.ended.isoformat() for sweep in history.sweeps}
 
     def own_row(mark_id: str) -> Row:
         record = own_records[mark_id]
@@ -171,14 +181,17 @@ def mark_rows(target: Target, repository: str) -> Iterator[Row]:
             repository, record.mark_id, fleet.true_state(target.place, record, holder, now=now), started,
             counts.get("expired"), counts.get("expired_bytes"), record.by, outcome_of(target.place, record),
             (announcement_in_words(target.place, record) or "") if record is newest else "",
-            sweeps_since_in_words(history, record),
+            sweeps_since_in_words(history, record), sweep_ended.get(mark_id),
         )  # fmt: skip
 
     yield from fetch_in_parallel(own_records, own_row)
     for foreign in reference_marks(target.place, own_ids=frozenset(own_records)):
         approval_status = status_of_foreign_approval(target.place, foreign, now=now)
         yield foreign_mark_row(
-            foreign, repository, "" if approval_status is ApprovalStatus.NONE else f", {approval_status}"
+            foreign,
+            repository,
+            "" if approval_status is ApprovalStatus.NONE else f", {approval_status}",
+            sweep_ended.get(foreign.mark_id),
         )
 
 
@@ -201,11 +214,14 @@ def _sweep_in_words(place: Place, record: MarkRecord) -> str:
         return "its report is damaged"
 
 
-def foreign_mark_row(foreign: ReferenceMark, repository: str, approval: str) -> Row:
+def foreign_mark_row(foreign: ReferenceMark, repository: str, approval: str, sweep_ended: str | None) -> Row:
     recorded = (foreign.summary or {}).get("num_deleted_objects")
     started = f"{foreign.written:%Y-%m-%d %H:%M:%S}"
     count = recorded if type(recorded) is int else None
-    return Row(repository, foreign.mark_id, foreign_state(foreign) + approval, started, count, None, made_by(foreign))
+    return Row(
+        repository, foreign.mark_id, foreign_state(foreign) + approval, started, count, None, made_by(foreign),
+        sweep_ended=sweep_ended,
+    )  # fmt: skip
 
 
 def foreign_state(foreign: ReferenceMark) -> str:

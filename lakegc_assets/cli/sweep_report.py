@@ -15,7 +15,7 @@ from lakegc_assets.cli.console import (
     size,
 )
 from lakegc_assets.cli.invocation import command
-from lakegc_assets.formatting import plural
+from lakegc_assets.formatting import plural, was_or_were
 from lakegc_assets.rules.brakes import sentence_about
 from lakegc_assets.sweep.quarantine import Quarantine
 from lakegc_assets.sweep.report import Report
@@ -60,12 +60,12 @@ def show_report(
 def summary_sentences(report: Report, in_quarantine: int) -> Iterator[str]:
     """Sentences on duration, freed space, objects in quarantine, and objects that became live too late."""
     deleted, quarantined = (report.objects.get(outcome.value, 0) for outcome in (Outcome.DELETED, Outcome.QUARANTINED))
-    if removed := report.taken:
+    if removed := report.known_taken:
         how = "Quarantining" if report.quarantine else "Deleting"
         rate = f"{removed / report.seconds:,.0f} objects/s, " if report.seconds >= 1 else ""
         yield f"{how} took {report.seconds:,.1f} s: {rate}{plural(report.requests, 'request')}."
-    if earlier := max(0, deleted + quarantined - removed):
-        yield f"{plural(earlier, 'object')} {'was' if earlier == 1 else 'were'} handled by earlier runs."
+    if removed is not None and (earlier := max(0, deleted + quarantined - removed)):
+        yield f"{plural(earlier, 'object')} {was_or_were(earlier)} handled by earlier runs."
     if verifications := len(report.verifications) + bool(deleted + quarantined):
         yield f"Re-verified {plural(verifications, 'time')}."
     if in_quarantine:

@@ -24,6 +24,10 @@ DONE = (Outcome.DELETED, Outcome.QUARANTINED, Outcome.RESTORED, Outcome.PURGED)
 """Outcomes of what a task did itself, as opposed to what it found."""
 
 
+TAKEN = (Outcome.DELETED, Outcome.QUARANTINED)
+"""Outcomes of objects that a sweep removed from their keys."""
+
+
 def latest(receipts: pa.Table) -> pa.Table:
     """The receipt of the last round for each address.
 
@@ -47,20 +51,43 @@ def pending(approved: pa.Table, receipts: pa.Table, intents: pa.Table, *, since_
     return unfinished.append_column("intended", intended).cast(PENDING)
 
 
-def reported(approved: pa.Table, receipts: pa.Table, undone: pa.Table) -> pa.Table:
+def earliest(receipts: pa.Table) -> pa.Table:
+    """The earliest receipt (RECEIPTS) for each address."""
+    return first_of_each(receipts.sort_by([("address", "ascending"), ("at", "ascending")]), "address")
+
+
+def reported(approved: pa.Table, receipts: pa.Table, undone: pa.Table, removed_by_others: pa.Table) -> pa.Table:
     """The outcome of every approved object that has one (RECEIPTS), sorted by address.
 
-    `undone` has later receipts of quarantined objects.
+    `undone` has later receipts of quarantined objects, `removed_by_others` the receipts of other sweeps (RECEIPTS).
     """
     later = with_outcome(undone, Outcome.RESTORED, Outcome.PURGED).select(RECEIPTS.names)
-    earlier = without_addresses_in(latest(receipts).select(RECEIPTS.names), later)
+    last = without_removed_by_others(latest(receipts).select(RECEIPTS.names), earliest(removed_by_others))
+    earlier = without_addresses_in(last, later)
     return with_addresses_in(pa.concat_tables([earlier, later]), approved).sort_by("address")
+
+
+def without_removed_by_others(receipts: pa.Table, others: pa.Table) -> pa.Table:
+    """These receipts (RECEIPTS), with objects as already gone that other sweeps had removed by then, for the reason in
+    `others` (RECEIPTS, one for each address).
+
+    That is possible only for objects that count as deleted because an interrupted attempt had an intent for them: no
+    request for their delete has a result.
+    """
+    row = pc.index_in(receipts["address"], value_set=others["address"])
+    unconfirmed = pc.and_(is_one_of(receipts["outcome"], [Outcome.DELETED]), pc.equal(receipts["attempts"], 0))
+    was_removed = pc.fill_null(pc.less(others["at"].take(row), receipts["at"]), False)
+    wrong = pc.and_(unconfirmed, was_removed)
+    columns = {name: receipts[name] for name in RECEIPTS.names}
+    columns["outcome"] = pc.if_else(wrong, Outcome.ALREADY_GONE.value, receipts["outcome"])
+    columns["why"] = pc.if_else(wrong, others["why"].take(row), receipts["why"])
+    return pa.table(columns, schema=RECEIPTS)
 
 
 def removed(approved: pa.Table, receipts: pa.Table, undone: pa.Table) -> pa.Table:
     """The approved objects that this sweep deleted or quarantined and that were not restored (columns address and
     size)."""
-    gone = with_addresses_in(with_outcome(receipts, Outcome.DELETED, Outcome.QUARANTINED), approved)
+    gone = with_addresses_in(with_outcome(receipts, *TAKEN), approved)
     return without_addresses_in(gone, with_outcome(undone, Outcome.RESTORED)).select(["address", "size"])
 
 

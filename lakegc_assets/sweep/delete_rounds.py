@@ -58,11 +58,13 @@ MAX_ROUNDS_WITHOUT_PROGRESS = 3
 @dataclass(slots=True)
 class Tally:
     """Totals over the rounds of one sweep: objects by outcome, requests, and seconds spent deleting. `attempts` counts
-    how often a request named a key."""
+    how often a request named a key. `taken` objects were deleted or quarantined by these requests, not by earlier
+    attempts."""
 
     objects: Counter[str] = field(default_factory=Counter)
     requests: int = 0
     attempts: int = 0
+    taken: int = 0
     seconds: float = 0.0
     reverifications: list[Reverification] = field(default_factory=list)
 
@@ -75,6 +77,7 @@ class Tally:
         self.objects.update(other.objects)
         self.requests += other.requests
         self.attempts += other.attempts
+        self.taken += other.taken
         self.seconds += other.seconds
 
 
@@ -237,6 +240,7 @@ def run_round(
     done.objects.update(report.by_key["objects"])
     done.requests += report.counters["requests"]
     done.attempts += report.counters["attempts"]
+    done.taken += report.counters["taken"]
     run.lease.check()
     if not done.total and not (heads is not None and heads.moved):
         raise no_progress_error(run, objects, until, "" if heads is None else heads.failure)

@@ -30,7 +30,7 @@ OBJECTS = "objects."
 OUTCOMES = {
     Outcome.DELETED.value: "deleted: the space is free",
     Outcome.QUARANTINED.value: "moved to quarantine: can be restored, and still takes space",
-    Outcome.ALREADY_GONE.value: "already gone before the sweep",
+    Outcome.ALREADY_GONE.value: "already gone: something else deleted them",
     Outcome.RESCUED.value: "kept: something needs them again",
     Outcome.CHANGED.value: "kept: replaced since the mark",
     Outcome.FAILED.value: "not deleted: the store refused",
@@ -66,16 +66,17 @@ def sweep_result(place: Place, report: Report, history: History | None) -> dg.Ma
 
 
 def summary(report: Report) -> str:
-    """What became of the approved objects, and how long it took."""
+    """What became of the approved objects, and how long it took, if a single run did it."""
     gone = (Outcome.DELETED.value, Outcome.QUARANTINED.value)
     objects, freed = (sum(counts.get(name, 0) for name in gone) for counts in (report.objects, report.sizes))
     what = "moved to quarantine" if report.quarantine else "deleted"
     verdict = "" if report.success else " **Not everything went well**: see the table, and the failure of the run."
     kept, verified = report.approved - objects, len(report.verifications)
+    duration = f" in {report.seconds:,.1f} seconds" if report.taken == objects else ""
     rest = f" {plural(kept, 'object')} had another outcome." if kept else ""
     return (
         f"**{objects:,} of {plural(report.approved, 'approved object')} ({size(freed)}) {was_or_were(objects)} "
-        f"{what}** in {report.seconds:,.1f} seconds.{rest} Everything that may need approved objects was read "
+        f"{what}**{duration}.{rest} Everything that may need approved objects was read "
         f"again {'before' if verified == 1 else f'{verified:,} times, before and while'} they were {what}.{verdict}"
     )
 

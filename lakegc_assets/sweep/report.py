@@ -71,6 +71,11 @@ class Report(Record):
     format: int = REPORT_FORMAT
 
     @property
+    def known_taken(self) -> int | None:
+        """`taken`; None if it isn't known, because an earlier version of lakegc included objects of earlier runs."""
+        return self.taken if self.taken <= self.attempts else None
+
+    @property
     def success(self) -> bool:
         """True if every object has an outcome, none failed, and none that became live was deleted or quarantined."""
         return (

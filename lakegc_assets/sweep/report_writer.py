@@ -15,6 +15,7 @@ from lakegc_assets.mark.keep_evidence import OBJECTS
 from lakegc_assets.rules import sweep_outcomes
 from lakegc_assets.sweep.context import RESCUED, SWEEP_RECEIPTS, UNDONE, Reverification, SweepRun
 from lakegc_assets.sweep.delete_rounds import Tally
+from lakegc_assets.sweep.other_sweeps import REMOVED_BY_OTHERS, removed_by_others
 from lakegc_assets.sweep.report import MAX_NAMED, Refusal, Report, report_key
 from spark_resources.errors import DamagedData
 from spark_resources.identifiers import lakefs_id
@@ -57,14 +58,14 @@ def write_report(
     """Write each object's outcome (RECEIPTS), then `sweep.json`. Raises `DamagedData` if an object has no outcome."""
 
     def reported(rows: GroupedRows, report: TaskReport) -> pa.Table:
-        outcomes = sweep_outcomes.reported(rows[OBJECTS], rows[SWEEP_RECEIPTS], rows[UNDONE])
+        outcomes = sweep_outcomes.reported(rows[OBJECTS], rows[SWEEP_RECEIPTS], rows[UNDONE], rows[REMOVED_BY_OTHERS])
         report.count(approved=len(rows[OBJECTS]))
         groups = outcomes.group_by("outcome", use_threads=False).aggregate([("size", "count"), ("size", "sum")])
         for group in groups.to_pylist():
             report.count_for(group["outcome"], objects=group["size_count"], bytes=group["size_sum"])
         return outcomes
 
-    inputs = [approved, run.outcomes(SWEEP_RECEIPTS), run.outcomes(UNDONE, run.undone)]
+    inputs = [approved, run.outcomes(SWEEP_RECEIPTS), run.outcomes(UNDONE, run.undone), removed_by_others(run)]
     output = parquet_output(run.mark.folder(ASSET), RECEIPTS)
     with errors_from_executors():
         (dataset,), totals = shuffle(run.spark, inputs, boundaries=boundaries_for(run, approved)).write(
@@ -99,7 +100,7 @@ def write_report(
         late=tuple(late_addresses),
         late_objects=closing.rescued.rows if closing else 0,
         quarantine=run.limits.quarantine,
-        taken=sum(tally.objects[outcome.value] for outcome in (Outcome.DELETED, Outcome.QUARANTINED)),
+        taken=tally.taken,
         deleting=run.store.delete_effect().value,
         unread=all_unread([*tally.reverifications, *([closing] if closing else [])]),
         refusals=refusals,

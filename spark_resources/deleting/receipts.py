@@ -5,7 +5,8 @@
 
 A round is one Spark job of one sweep; a later round's receipt of a key replaces an earlier one. If a key has an
 intent but no receipt, its round was interrupted in between; if the next round finds the key gone, it counts as deleted
-by the interrupted one. A receipt can make a sweep leave a key alone, but never makes a sweep delete a key.
+by the interrupted one, unless the sweep of another mark has a receipt for it. A receipt can make a sweep leave a key
+alone, but never makes a sweep delete a key.
 """
 
 from __future__ import annotations
@@ -76,6 +77,15 @@ class Receipts:
                 name = _NAME.search(listed.key)
                 if name is not None and name.group(4) == kind:
                     yield listed.key
+
+    def have_unfinished(self) -> bool:
+        """Whether a chunk has an intent but no receipt, by file names alone: its task was interrupted."""
+        chunks: dict[str, set[tuple[str, str]]] = {"intent": set(), "receipt": set()}
+        for page in self.store.pages(self.folder):
+            for listed in page.objects:
+                if name := _NAME.search(listed.key):
+                    chunks[name.group(4)].add((name.group(1), name.group(2)))
+        return not chunks["intent"] <= chunks["receipt"]
 
     def finished_count(self, round_number: int) -> int:
         """The number of rows with a receipt from a task of this round, by file names alone. For progress output."""

@@ -335,7 +335,7 @@ def receipts_of_interrupted(store: Store, rows: pa.Table, mark_id: str, at: date
     in_quarantine = pa.array(
         [stat_or_none(store, key_in_quarantine(mark_id, key)) is not None for key in keys], pa.bool_()
     )
-    why = "by an attempt that was interrupted before it wrote a receipt"
+    why = "an interrupted attempt had begun to delete it"
     return pa.concat_tables(
         [
             receipt_rows(rows.filter(in_quarantine), outcome=Outcome.QUARANTINED, why=why, at=at),
@@ -358,8 +358,11 @@ def _outcome(sent: SendResult, done: Outcome) -> Outcome:
 
 
 def count_receipts(receipts: pa.Table, report: TaskReport) -> None:
-    """Count `objects` by outcome, and `attempts`."""
+    """Count `objects` by outcome, `attempts`, and the objects `taken`: those that these attempts deleted or
+    quarantined."""
     groups = receipts.group_by("outcome", use_threads=False).aggregate([("size", "count"), ("attempts", "sum")])
     for row in groups.to_pylist():
         report.count_for(row["outcome"], objects=row["size_count"])
         report.count(attempts=row["attempts_sum"])
+    removed = pc.is_in(receipts["outcome"], value_set=pa.array([Outcome.DELETED.value, Outcome.QUARANTINED.value]))
+    report.count(taken=receipts.filter(pc.and_(removed, pc.greater(receipts["attempts"], 0))).num_rows)

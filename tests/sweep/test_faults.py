@@ -15,6 +15,7 @@ from lakegc_assets.sweep.context import SweepRun
 from lakegc_assets.sweep.delete_rounds import all_tasks_ended, run_round
 from spark_resources.deleting.sweep_task import Action
 from spark_resources.errors import LakegcError
+from spark_resources.model import RECEIPTS
 from spark_resources.spark.resource import SparkResource
 from spark_resources.spark.tasks import Tasks
 from tests.support.mark_runs import SharedSpark, environment
@@ -166,7 +167,7 @@ def test_a_report_after_an_undo_counts_restored_objects_as_restored(run: SweepRu
     receipts = [
         pa.concat_tables(file.read() for file in folder.files("receipt")) for folder in (run.receipts, run.undone)
     ]
-    reported = sweep_outcomes.reported(rows, *receipts)
+    reported = sweep_outcomes.reported(rows, *receipts, RECEIPTS.empty_table())
 
     assert {row["address"]: row["outcome"] for row in reported.to_pylist()} == {
         **dict.fromkeys(KEYS[:2], "restored"),

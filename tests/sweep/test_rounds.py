@@ -133,8 +133,17 @@ def test_a_report_is_read_back_as_written_and_says_whether_the_sweep_succeeded()
 
 def test_a_resumed_sweep_reports_the_rate_of_its_last_run(capsys: pytest.CaptureFixture[str]) -> None:
     """The work of earlier runs is shown separately."""
-    show_report(report(objects={"deleted": 50_000}, approved=50_000, taken=10, seconds=2.0), as_json=False)
+    show_report(report(objects={"deleted": 50_000}, approved=50_000, taken=10, attempts=12, seconds=2.0), as_json=False)
     output = " ".join(capsys.readouterr().out.split())
 
     assert "5 objects/s" in output
     assert "49,990 objects were handled by earlier runs" in output
+
+
+def test_a_resumed_sweep_of_an_earlier_version_reports_no_rate(capsys: pytest.CaptureFixture[str]) -> None:
+    """It counted objects that an interrupted run had deleted as if its last run had, so neither number is known."""
+    show_report(report(objects={"deleted": 60}, approved=60, taken=59, attempts=0, requests=0), as_json=False)
+    output = capsys.readouterr().out
+
+    assert "Deleting took" not in output
+    assert "earlier runs" not in output

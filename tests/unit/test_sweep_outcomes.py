@@ -94,7 +94,7 @@ def test_the_report_has_each_approved_object_once_with_its_last_outcome() -> Non
         unapproved_too=(Outcome.RESTORED, 1),
     )  # fmt: skip
 
-    reported = sweep_outcomes.reported(objects, receipts, undone)
+    reported = sweep_outcomes.reported(objects, receipts, undone, RECEIPTS.empty_table())
 
     assert reported.schema.names == RECEIPTS.names
     assert [(row["address"], row["outcome"], row["size"]) for row in reported.to_pylist()] == [
@@ -103,6 +103,34 @@ def test_the_report_has_each_approved_object_once_with_its_last_outcome() -> Non
         ("purged", "purged", 3),
         ("quarantined", "quarantined", 3),
         ("restored", "restored", 3),
+    ]
+
+
+def test_an_object_that_another_sweep_removed_does_not_count_as_deleted_by_an_interrupted_attempt() -> None:
+    """A delete with a response is certain. So is one without, if another sweep has only a later receipt: that sweep
+    was interrupted, too, and drew the same conclusion."""
+    names = ("taken", "confirmed", "later", "own", "kept")
+    receipts = outcomes(**dict.fromkeys(names, (Outcome.DELETED, 1))).to_pylist()
+    receipts = [{**row, "attempts": int(row["address"] == "confirmed")} for row in receipts]
+    receipts[-1]["outcome"] = Outcome.QUARANTINED.value
+    times = {"taken": (1, -1), "confirmed": (-1,), "later": (1,), "kept": (-1,), "unapproved": (-1,)}
+    others = [
+        {**receipts[0], "address": address, "why": "another sweep did it", "at": AT + timedelta(seconds=second)}
+        for address, seconds in times.items()
+        for second in seconds
+    ]
+    reported = sweep_outcomes.reported(
+        approved(*names), pa.Table.from_pylist(receipts, OUTCOMES), OUTCOMES.empty_table(),
+        pa.Table.from_pylist(others, RECEIPTS),
+    )  # fmt: skip
+
+    assert reported.schema == RECEIPTS
+    assert [(row["address"], row["outcome"], row["why"]) for row in reported.to_pylist()] == [
+        ("confirmed", "deleted", ""),
+        ("kept", "quarantined", ""),
+        ("later", "deleted", ""),
+        ("own", "deleted", ""),
+        ("taken", "already gone", "another sweep did it"),
     ]
 
 
