@@ -39,9 +39,14 @@ def default_mark_id(start: datetime) -> str:
     return start.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
 
 
+def is_mark_id(text: str) -> bool:
+    """Whether a text is a single printable path segment that can be a mark's id."""
+    return _MARK_ID.match(text) is not None
+
+
 def check_mark_id(mark_id: str) -> str:
-    """The id itself if it is a single printable path segment. Raises `WrongUsage` otherwise."""
-    if not _MARK_ID.match(mark_id):
+    """The id itself if it can be one. Raises `WrongUsage` otherwise."""
+    if not is_mark_id(mark_id):
         raise WrongUsage(
             f"'{mark_id}' can't be a mark id: expected at most 128 letters, digits and ._=+@-, starting with a "
             "letter or digit, for example 20261121T085000Z"

@@ -17,17 +17,16 @@ from tests.support.store_providers import Provider
 
 # The longest modules, each that mostly waits followed by two that mostly compute, so that no core is idle.
 LONGEST_FIRST = (
-    "ui/test_ui.py", "property/test_model.py", "sweep/test_other_repositories.py",
-    "sweep/test_objects_that_become_live.py", "sweep/test_sweeps.py", "property/test_model_of_sweeps.py",
-    "sweep/test_path_probes.py", "stores/test_listing.py", "sweep/test_lookup.py",
-    "recordings/test_recordings.py", "commands/test_fresh_process.py", "sweep/test_failures.py",
-    "sweep/test_races.py", "property/test_incremental_marks.py", "formats/test_format_1.py",
-    "sweep/test_faults.py", "stores/test_parallel_listing.py", "property/test_retention.py",
-    "commands/test_documented_commands.py",
-    "cluster/test_standalone.py", "sweep/test_recorded_foreign_marks.py", "recordings/test_holds.py",
-    "commands/test_demo.py", "stores/test_keys.py", "recordings/test_rebuilt_repositories.py",
-    "outage/test_outages.py", "property/test_marks_with_holds.py", "fault/test_damaged.py",
-    "backup/test_commands.py", "exhaustive/test_losses.py", "sweep/test_killed.py",
+    "ui/test_ui.py", "recordings/test_recordings.py", "commands/test_fresh_process.py",
+    "sweep/test_objects_that_become_live.py", "sweep/test_failures.py", "sweep/test_other_repositories.py",
+    "cluster/test_standalone.py", "property/test_model.py", "backup/test_commands.py",
+    "sweep/test_faults.py", "sweep/test_races.py", "sweep/test_path_probes.py",
+    "outage/test_outages.py", "commands/test_documented_commands.py", "sweep/test_table_notes.py",
+    "unit/test_requests_at_once.py", "commands/test_demo.py", "sweep/test_recorded_foreign_marks.py",
+    "sweep/test_killed.py", "fault/test_staged_lists.py", "property/test_incremental_marks.py",
+    "commands/test_interrupted_commands.py", "backup/test_backups.py", "stores/test_listing.py",
+    "sweep/test_sweeps.py", "sweep/test_least_privilege.py", "recordings/test_holds.py",
+    "dagster/test_fleet_over_time.py", "stores/test_keys.py", "property/test_model_of_sweeps.py",
 )  # fmt: skip
 
 

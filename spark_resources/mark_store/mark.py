@@ -26,7 +26,7 @@ from spark_resources.errors import (
     duration,
     shortened,
 )
-from spark_resources.identifiers import lakefs_id, repository_on
+from spark_resources.identifiers import is_mark_id, lakefs_id, repository_on
 from spark_resources.mark_store.record import (
     CHAIN,
     FULL_MARK,
@@ -316,8 +316,10 @@ def each_mark(place: Place) -> Iterator[tuple[str, MarkRecord | Untrusted | Unkn
 
 
 def folder_ids(store: Store) -> list[str]:
-    """The ids of all marks with a folder in a namespace, sorted. A folder might have no record."""
-    return sorted(folder.removeprefix(MARKS_ROOT).rstrip("/") for folder in folders_in(store, MARKS_ROOT))
+    """The ids of all marks with a folder in a namespace, sorted. A folder might have no record. Folders whose names
+    can't be ids are left out, for example that of a probe of the store's capabilities."""
+    names = (folder.removeprefix(MARKS_ROOT).rstrip("/") for folder in folders_in(store, MARKS_ROOT))
+    return sorted(filter(is_mark_id, names))
 
 
 def own_mark_ids(place: Place) -> frozenset[str]:

@@ -47,7 +47,8 @@ def test_ci_tests_the_lowest_versions_and_checks_the_licenses_of_locked_packages
     """CI accepts listed licenses only, so a dependency with a new license fails it."""
     steps = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 
-    assert "--resolution lowest-direct \\\n    -r pyproject.toml --extra azure --extra gcs --extra postgres\n" in steps
+    assert "--resolution lowest-direct --override" in steps
+    assert "\\\n    -r pyproject.toml --extra azure --extra gcs --extra postgres\n" in steps
     assert "uv run pip-licenses" in steps
     allowed = PROJECT["tool"]["pip-licenses"]["allow-only"].split(";")
     assert "Apache-2.0" in allowed

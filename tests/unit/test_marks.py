@@ -17,11 +17,13 @@ import pytest
 from lakegc_assets.mark.options import arguments_to_repeat
 from spark_resources.errors import DamagedData, LakegcError, NotFound, Refused, WrongUsage
 from spark_resources.mark_store.mark import (
+    MARKS_ROOT,
     OWNER_KEY,
     UNFINISHED,
     Mark,
     asset_folder,
     claim_namespace,
+    folder_ids,
     mark_folder,
     marks,
     reference_folder,
@@ -542,6 +544,15 @@ def test_no_repository_can_claim_a_namespace_whose_owner_file_is_unreadable(plac
         claim_namespace(place, "lake", START)
 
     assert place.store().read(OWNER_KEY) == data
+
+
+def test_a_folder_whose_name_cannot_be_an_id_is_not_the_folder_of_a_mark(place: Place) -> None:
+    """Probes of the store's capabilities have such a folder, and others can write there, too."""
+    begun(place)
+    for name in (".probe", "a b", "x" * 129):
+        place.store().write(f"{MARKS_ROOT}{name}/file", b"")
+
+    assert folder_ids(place.store()) == ["m1"]
 
 
 def test_a_namespace_that_does_not_exist_raises_an_error(tmp_path: Path) -> None:
