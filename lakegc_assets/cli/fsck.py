@@ -15,7 +15,7 @@ from rich.table import Table
 from lakegc_assets.cli.console import escaped_name, print_command, print_sentence, print_table, size
 from lakegc_assets.cli.escaping import print_log, print_text
 from lakegc_assets.cli.invocation import command
-from lakegc_assets.cli.mark import Servers
+from lakegc_assets.cli.mark import Servers, command_for_next_mark
 from lakegc_assets.formatting import plural
 from lakegc_assets.fsck.check import CheckRun, check
 from lakegc_assets.fsck.findings import Dependents, Finding, LostObject, Report
@@ -184,7 +184,7 @@ def show_notes(report: Report, write_missing: Path | None) -> None:
         print_sentence(f"Not verified: {sentence}")
     for sentence in report.hints:
         print_sentence(f"Note: {sentence}")
-    next_command = command("mark", report.repository)
+    next_command = command_for_next_mark(Servers.configured().target(report.repository).place, report.repository)
     if report.lost_count and write_missing is None:
         write_command = command("fsck", report.repository, "--write-missing", "FILE")
         print_command("Write the list for 'mark --accept-missing FILE'", write_command)

@@ -49,6 +49,8 @@ class Row:
     """The announced approval by a policy, as a sentence; "" if there is none. Only the newest mark has one."""
     swept_since: str | None = None
     """Why the counts may be too high, as sentences; None if no other mark was swept since this one began."""
+    quarantine: bool = False
+    """Whether the mark's sweep quarantines."""
     sweep_ended: str | None = None
     """When the mark's sweep ended; None if it didn't, or if it isn't one of the newest sweeps."""
 
@@ -145,7 +147,8 @@ def next_commands(newest_first: Sequence[Row], repository: str) -> Iterator[tupl
     for row in marks:
         purpose, name = NEXT_COMMANDS[row.state]
         mark = last_swept(newest_first, row) if name == "report" else row
-        yield purpose, command(name, mark.repository, mark.mark_id)
+        quarantine = ["--quarantine"] if name == "sweep" and row.quarantine else []
+        yield purpose, command(name, mark.repository, mark.mark_id, *quarantine)
 
 
 def last_swept(rows: Sequence[Row], swept: Row) -> Row:
@@ -181,7 +184,7 @@ def mark_rows(target: Target, repository: str) -> Iterator[Row]:
             repository, record.mark_id, fleet.true_state(target.place, record, holder, now=now), started,
             counts.get("expired"), counts.get("expired_bytes"), record.by, outcome_of(target.place, record),
             (announcement_in_words(target.place, record) or "") if record is newest else "",
-            sweeps_since_in_words(history, record), sweep_ended.get(mark_id),
+            sweeps_since_in_words(history, record), record.quarantine, sweep_ended.get(mark_id),
         )  # fmt: skip
 
     yield from fetch_in_parallel(own_records, own_row)

@@ -51,8 +51,9 @@ def next_step(repository: str, marks: Sequence[SeenMark], limits: BrakeLimits, *
     for state, sweep in ((MarkState.SWEEPING, "the interrupted sweep"), (MarkState.APPROVED, "the sweep")):
         for mark in marks:
             if mark.state == state.value:
-                mark_id = mark.record.mark_id
-                return Next(f"{sweep} of mark {mark_id}", ("sweep", repository, mark_id), needs_person=True)
+                mark_id, quarantine = mark.record.mark_id, ("--quarantine",) if mark.record.quarantine else ()
+                next_command = ("sweep", repository, mark_id, *quarantine)
+                return Next(f"{sweep} of mark {mark_id}", next_command, needs_person=True)
     finished = [mark for mark in marks if mark.record.finished is not None]
     if not finished:
         return Next("a mark" if marks else "its first mark", ("mark", repository), needs_person=True)

@@ -39,6 +39,11 @@ def seen(mark_id: str = "m1", state: str = "marked", *, is_running: bool = False
         ([seen(counts={**COUNTS, "expired": 0})], "", ""),
         ([seen(state="approved")], "the sweep of mark m1", "sweep lake m1"),
         ([seen(state="sweeping")], "the interrupted sweep of mark m1", "sweep lake m1"),
+        (
+            [seen(state="sweeping", quarantine=True)],
+            "the interrupted sweep of mark m1",
+            "sweep lake m1 --quarantine",
+        ),
         ([seen("m2"), seen("m1", "sweeping")], "the interrupted sweep of mark m1", "sweep lake m1"),
         ([seen("m2"), seen("m1", "approved")], "the sweep of mark m1", "sweep lake m1"),
         ([seen(state="sweeping", is_running=True)], "its run to end", "status lake"),
