@@ -1,4 +1,4 @@
-"""Recordings are small, so that the driver would do all the work of their marks. Every fifth one is forced to run on
+"""Recordings are small, so that the driver would do all the work of their marks. Every tenth one is forced to run on
 executors, as large repositories do, and so are tests whose parameters name no recording. That takes five times as
 long."""
 
@@ -17,5 +17,5 @@ def _on_executors(request: pytest.FixtureRequest) -> Iterator[None]:
     parameters = request.node.callspec.params if hasattr(request.node, "callspec") else {}
     name = parameters["recording"].name if "recording" in parameters else parameters.get("name")
     names = [folder.name for folder in recording_folders()]
-    with on_executors(name is None or name in names[1::5]):
+    with on_executors(name is None or name in names[1::10]):
         yield
