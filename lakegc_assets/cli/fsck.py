@@ -184,17 +184,18 @@ def show_notes(report: Report, write_missing: Path | None) -> None:
         print_sentence(f"Not verified: {sentence}")
     for sentence in report.hints:
         print_sentence(f"Note: {sentence}")
-    next_command = command_for_next_mark(Servers.configured().target(report.repository).place, report.repository)
     if report.lost_count and write_missing is None:
         write_command = command("fsck", report.repository, "--write-missing", "FILE")
         print_command("Write the list for 'mark --accept-missing FILE'", write_command)
     elif write_missing is not None:
         print_sentence(f"The list of missing addresses is in {write_missing} ({report.lost_count:,} found).")
-        next_command = command("mark", report.repository, "--accept-missing", str(write_missing))
     if report.is_sound:
         print_sentence(f"{verdict(report)}.")
-    if report.is_sound or write_missing is not None:
-        print_command("Next", next_command)
+    if write_missing is not None:
+        print_command("Next", command("mark", report.repository, "--accept-missing", str(write_missing)))
+    elif report.is_sound:
+        place = Servers.configured().target(report.repository).place
+        print_command("Next", command_for_next_mark(place, report.repository))
 
 
 def as_json(item: Finding | LostObject) -> dict[str, Any]:
