@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import repeat
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -125,7 +126,7 @@ def backup_rows(
         ThreadPoolExecutor(max_workers=1) as background,
         ThreadPoolExecutor(max_workers=config.at_once, thread_name_prefix="lakegc-copy") as pool,
     ):
-        remaining = chunks(batches, CHUNK)
+        remaining = chunks(batches, repeat(CHUNK))
         lookups = background.submit(task.next_lookups, remaining)
         number = 0
         while (looked_up := lookups.result()) is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
 from typing import Any
 
 import pyarrow as pa
@@ -25,7 +26,7 @@ def restore_rows(batches: Batches, config: CopyTaskConfig, partition: int, attem
     """Restore rows of BACKED_UP. Counts `objects` and `bytes` by outcome."""
     copier = config.copier()
     with ThreadPoolExecutor(max_workers=config.at_once, thread_name_prefix="lakegc-copy") as pool:
-        for number, chunk in enumerate(chunks(batches, CHUNK)):
+        for number, chunk in enumerate(chunks(batches, repeat(CHUNK))):
             lines = list(pool.map(lambda row: restore_object(copier, row, config.folder), chunk.to_pylist()))
             write_lines(config, f"{partition:05d}-{attempt}-{number:05d}", lines, report)
 

@@ -55,6 +55,7 @@ from spark_resources.stores.place import Place
 
 FAST_CHUNK_S = LOOKUP_VALID_S * 2 / 3  # while chunks take longer to delete, none is looked up in advance
 SINGLES_PER_CHUNK = 1_000  # keys, if a store has no batch delete: each chunk costs a listing, an intent and a receipt
+FIRST_CHUNK_S, LONGEST_CHUNK_S = 5.0, 60.0  # to send a chunk's keys at the ceiling: progress counts whole chunks
 
 
 class Action(StrEnum):
@@ -122,12 +123,11 @@ def sweep_rows(batches: Batches, config: SweepTaskConfig, partition: int, attemp
     """
     task, stem = _Task.of(config), f"{partition:05d}-{attempt}"
     rows = task.without_finished(batches, f"{config.round:04d}/{partition:05d}-")
-    batch = config.place.store().capabilities.delete_batch
-    size = batch * IN_FLIGHT if batch > 1 else SINGLES_PER_CHUNK
+    sizes = chunk_sizes(config.place.store().capabilities.delete_batch, config.max_rate)
     with ThreadPoolExecutor(max_workers=1) as background:
         prepared: Future[_Prepared] | None = None
         lookups_stay_valid = False
-        for number, chunk in enumerate(chunks(rows, size)):
+        for number, chunk in enumerate(chunks(rows, sizes)):
             prepare = partial(background.submit, task.prepare, chunk, f"{stem}-{number:05d}")
             following = prepare() if lookups_stay_valid else None
             if prepared is not None:
@@ -137,10 +137,23 @@ def sweep_rows(batches: Batches, config: SweepTaskConfig, partition: int, attemp
             task.carry_out(prepared.result(), report)
 
 
-def chunks(batches: Batches, rows: int) -> Iterator[pa.Table]:
-    """Regroup the rows into chunks of at most this many rows."""
+def chunk_sizes(delete_batch: int, max_rate: float | None) -> Iterator[int]:
+    """The numbers of keys in successive chunks, for a store with batches of `delete_batch` keys.
+
+    With a ceiling (keys per second), the first chunks are small, so that a slow sweep shows progress early on, and
+    later ones larger, so that it doesn't write too many files.
+    """
+    largest = delete_batch * IN_FLIGHT if delete_batch > 1 else SINGLES_PER_CHUNK
+    duration = FIRST_CHUNK_S
+    while True:
+        yield largest if max_rate is None else max(1, min(largest, int(max_rate * duration)))
+        duration = min(duration * 1.2, LONGEST_CHUNK_S)
+
+
+def chunks(batches: Batches, sizes: Iterator[int]) -> Iterator[pa.Table]:
+    """Regroup the rows into chunks of these numbers of rows; the last one may have fewer."""
     buffered: list[pa.RecordBatch] = []
-    room = rows
+    room = next(sizes)
     for batch in batches:
         start = 0
         while start < batch.num_rows:
@@ -148,7 +161,7 @@ def chunks(batches: Batches, rows: int) -> Iterator[pa.Table]:
             start, room = start + buffered[-1].num_rows, room - buffered[-1].num_rows
             if not room:
                 yield pa.Table.from_batches(buffered)
-                buffered, room = [], rows
+                buffered, room = [], next(sizes)
     if buffered:
         yield pa.Table.from_batches(buffered)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from dataclasses import replace
 from datetime import timedelta
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +81,18 @@ def test_a_second_attempt_skips_keys_with_receipts(task: Task) -> None:
     assert task.run(rows, task.config(), attempt=1) == {"deleted": 1}
     assert task.remaining() == {"a"}
     assert {outcome for outcome, _ in task.outcomes().values()} == {"deleted"}
+
+
+def test_a_slow_sweep_writes_receipts_after_five_seconds_and_then_less_often(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The progress of a sweep counts receipts."""
+    rows = task.write(*"abcdefghijkl")
+    monkeypatch.setattr(Pace, "take", lambda self, prefix, keys: 0.0)
+    counted = task.run(rows, replace(task.config(), max_rate=1.0))
+
+    assert counted == {"deleted": 12}
+    assert [len(task.receipts.read(key)) for key in sorted(task.receipts.keys("receipt", "0001/"))] == [5, 6, 1]
 
 
 @pytest.mark.parametrize("action", [Action.DELETE, Action.QUARANTINE])
@@ -193,7 +207,7 @@ def test_keys_are_looked_up_ahead_only_if_deletes_are_fast_enough_for_the_lookup
     monkeypatch.setattr(sweep_task, "boottime_s", lambda: now[0])
     monkeypatch.setattr(sweep_task, "ThreadPoolExecutor", Immediately)
     really = sweep_task.chunks
-    monkeypatch.setattr(sweep_task, "chunks", lambda batches, _: really(batches, 1))
+    monkeypatch.setattr(sweep_task, "chunks", lambda batches, _: really(batches, repeat(1)))
 
     assert task.run(task.write("0", "1", "2", "3"), task.config()) == {"deleted": 4}
     assert ", ".join(events) == order
