@@ -28,7 +28,7 @@ from lakegc_assets.partitions import (
     console_config,
     repository_tag,
 )
-from lakegc_assets.progress import logged_and_published
+from lakegc_assets.progress import publishing_logger
 from lakegc_assets.resources import MarksResource
 from lakegc_assets.retirement.fleet import retire_all
 from lakegc_assets.retirement.old_quarantines import Purged, purge_all
@@ -195,7 +195,7 @@ partition.""",
     "repository with a problem doesn't hold up the others: at the end, the run fails and names the repository."
 )
 def retire_and_purge(context: dg.OpExecutionContext, marks: MarksResource) -> None:
-    log_message = logged_and_published(context.log.info)
+    log_message = publishing_logger(context.log.info)
     with reporting_failures():
         client = marks.lakefs.client()
         repositories, failures = list_repositories(client)

@@ -21,16 +21,16 @@ EIGHTHS = " ▏▎▍▌▋▊▉█"
 PLOT_WIDTH, PLOT_HEIGHT, PLOT_COLOR = 480, 64, "%237a6ff0"
 WIDEST_COLUMN = 24
 SAFE_IN_SVG = "=:/'%-,"
-_ADDRESS = re.compile(r"https?(?=://)|www(?=\.)", re.IGNORECASE)
+_WEB_ADDRESS = re.compile(r"https?(?=://)|www(?=\.)", re.IGNORECASE)
 _ACTIVE = {ord(mark): f"\\{mark}" for mark in "\\`*_{}[]<>#+!|~$&:.@^\"'()"}
 
 
 def as_text(name: str) -> str:
-    """A name as literal text: nothing in it is a link, a picture, a tag, a formula or the end of a table's cell.
+    """A name as literal text: nothing in it is shown as a link, an image, a tag or a formula, or ends a table cell.
 
-    The UI turns addresses into links even if they are escaped, so an invisible character is inserted into them.
+    The UI turns web addresses into links even if they are escaped, so an invisible character is inserted into them.
     """
-    return _ADDRESS.sub("\\g<0>\N{WORD JOINER}", escaped_name(name)).translate(_ACTIVE)
+    return _WEB_ADDRESS.sub("\\g<0>\N{WORD JOINER}", escaped_name(name)).translate(_ACTIVE)
 
 
 def unbroken(text: str) -> str:

@@ -80,7 +80,7 @@ def logging_progress(log_message: LogMessage, title: str, progress: Callable[[],
         thread.join()
 
 
-def logged_and_published(log: LogMessage) -> LogMessage:
+def publishing_logger(log: LogMessage) -> LogMessage:
     """A function that writes a sentence to a log, such as the Dagster log of this run, and publishes it in this
     process."""
 

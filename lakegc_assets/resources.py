@@ -30,7 +30,7 @@ from lakegc_assets.mark.preconditions import (
     refuse_overlap,
     refuse_read_only,
 )
-from lakegc_assets.progress import LogMessage, logged_and_published, publish
+from lakegc_assets.progress import LogMessage, publish, publishing_logger
 from lakegc_assets.rules.incremental import basis_of
 from spark_resources.host.processes import interrupt_on_termination
 from spark_resources.host.user_folders import home_folder
@@ -202,7 +202,7 @@ class MarksResource(ConfigurableResource["MarksResource"]):
     ) -> MarkRun:
         limits = self.limits(partition.repository)
         return MarkRun(
-            partition, target, mark, lakefs, self.session, limits, logged_and_published(log_message),
+            partition, target, mark, lakefs, self.session, limits, publishing_logger(log_message),
             store_settings_of=self.store_settings,
         )  # fmt: skip
 

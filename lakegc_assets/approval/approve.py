@@ -215,7 +215,7 @@ def write_recorded_approval(mark: Mark, approval: Approval) -> None:
 
 
 def refuse_conflicting_change(mark: Mark, approval: Approval) -> None:
-    """Remove the summary again, and raise `ApprovalConflict`, if the approval was revoked or used while the summary was
+    """Withdraw the new summary and raise `ApprovalConflict` if the approval was revoked or used while the summary was
     being written."""
     record = Mark.open(mark.place, approval.mark_id).record
     if record.state is not MarkState.APPROVED or record.approval != approval.sha256:

@@ -17,7 +17,7 @@ from lakegc_assets.mark.metadata import details_table
 from lakegc_assets.markdown import asset_link, behind_a_click, inline
 from lakegc_assets.notifications.metrics import publish_backup
 from lakegc_assets.partitions import PARTITIONS
-from lakegc_assets.progress import logged_and_published, warning_logger
+from lakegc_assets.progress import publishing_logger, warning_logger
 from lakegc_assets.resources import MarksResource
 from spark_resources.errors import WrongUsage, capitalized
 from spark_resources.model import Partition
@@ -64,7 +64,7 @@ def backup(context: dg.AssetExecutionContext, config: BackupConfig, marks: Marks
             raise WrongUsage("there is no backup destination: set LAKEGC_BACKUP_TO, or 'to' in the run's config")
         name = f"{config.layout}/{partition.mark_id}" if config.layout else partition.mark_id
         limits = CopyLimits(config.at_once, config.bandwidth or None)
-        log_message = logged_and_published(context.log.info)
+        log_message = publishing_logger(context.log.info)
         run = open_backup(
             marks.lakefs.client(), settings, partition.repository, name, to,
             spark=marks.session, limits=limits, log_message=log_message, store_settings_of=marks.store_settings,

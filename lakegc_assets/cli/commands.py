@@ -94,7 +94,7 @@ def apply_settings(assignments: list[str]) -> None:
             raise WrongUsage(
                 f"--set {name}: other users of this machine can read command lines, and shells save them. Set the "
                 f"environment variable LAKEGC_{name.upper()} instead"
-                + (", or write it into ~/.lakectl.yaml" if name == "secret_access_key" else "")
+                + (", or put the secret access key in ~/.lakectl.yaml" if name == "secret_access_key" else "")
             )
         variable = f"LAKEGC_{name.upper()}"
         if name in ADDITIVE_SETTINGS and os.environ.get(variable, "").strip():
@@ -510,7 +510,7 @@ def pins(
     ),
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Show what each branch, tag on hold and commit alone keeps. Stale branches come first."""
+    """Show what only one branch, one tag on hold or one commit keeps. Stale branches come first."""
     from lakegc_assets.cli import pins as pin_tables
     from lakegc_assets.cli.mark import Servers
 

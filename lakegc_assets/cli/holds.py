@@ -224,5 +224,5 @@ def end_in_words(hold: Hold) -> str:
 
 
 def state_of(hold: Hold, now: datetime) -> str:
-    """Whether a hold is in force or outdated. `now` is by the lakeFS server's clock."""
-    return "in force" if in_force([hold], now) else "outdated"
+    """Whether a hold is in force or expired. `now` is by the lakeFS server's clock."""
+    return "in force" if in_force([hold], now) else "expired"

@@ -1,4 +1,4 @@
-"""`lakegc pins` on the terminal: which branches, tags on hold and commits alone keep how much."""
+"""`lakegc pins` on the terminal: how much only one branch, one tag on hold or one commit keeps."""
 
 from __future__ import annotations
 

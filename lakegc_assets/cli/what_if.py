@@ -57,7 +57,8 @@ class Result:
 
 @printing()
 def show(result: Result, files: Sequence[Path], *, as_json: bool) -> None:
-    """Print a comparison of the rules in these files."""
+    """Print how the variants compare with today's rules. `files` are the values of `--rules`: if there is only one, the
+    suggested command names it."""
     if as_json:
         print_text(json.dumps(document(result), indent=1))
     else:

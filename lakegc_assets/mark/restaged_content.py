@@ -195,7 +195,7 @@ class PathsToProbe:
 
     def to_probe(self, sizes: SizeSet) -> Rows | None:
         """The paths where an entry has one of these sizes (PATHS_TO_PROBE); None if there are none. `sizes` must be
-        those of the previous call or fewer. Heads are listed on every call, but only new ones are read."""
+        those of the previous call or a subset. Heads are listed on every call, but only new ones are read."""
         if not len(sizes):
             return None
         own_paths = paths_at_heads(self.run, self._new_heads(), sizes, self.chain)

@@ -146,7 +146,7 @@ def complete_graph(run: MarkRun, dumped: Graph | None, named: set[str]) -> Graph
     server lists as retained) and with all ancestors that the dump lacks.
 
     Without a dump, the graph has only the named commits and their ancestors. Dangling commits are then retained only if
-    the server lists them. The rule still decides on their ancestors, since the server's list can lack those (formats
+    the server lists them. The rule is still applied to their ancestors, since the server's list can lack those (formats
     §6).
     """
     repository = run.partition.repository

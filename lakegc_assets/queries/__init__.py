@@ -5,7 +5,7 @@ For notebooks, each question is a function that returns an Arrow table:
     from lakegc_assets import queries
 
     queries.explain("my-repository", "reports/2026.csv")     # why the objects at a path are kept or gone
-    queries.pins("my-repository").to_pandas()                # what each branch, tag and commit alone keeps
+    queries.pins("my-repository").to_pandas()                # what only one branch, tag or commit keeps
     queries.what_if("my-repository", [today, other])[0]      # what other rules would expire (comparison.Variant)
 
 Settings come from the same sources as those of the commands: LAKEGC_* environment variables, lakegc.toml,
@@ -16,7 +16,7 @@ addresses    what a mark decided about many addresses at once, and why
 paths        which address a path has or had in which commit, and which branch serves it now
 sweeps       what sweeps, undos and purges did with some addresses
 explanation  all of that about one path or address
-pinned       what each branch, tag on hold and commit alone keeps
+pinned       what only one branch, one tag on hold or one commit keeps
 comparison   what other rules, dropped branches, a different minimum age or more holds would expire; with range_groups,
              recorded_inputs for what marks recorded, and grouping
 """
@@ -82,8 +82,8 @@ def explain(
 
 
 def pins(repository: str, *, mark: str = LATEST) -> pa.Table:
-    """What each branch, tag on hold and commit of a repository alone keeps (`lakegc_assets.queries.pinned.PINS`), with
-    the stale branch that keeps most bytes first.
+    """What only one branch, one tag on hold or one commit of a repository keeps
+    (`lakegc_assets.queries.pinned.PINS`), with the stale branch that keeps most bytes first.
 
     Raises `Refused` if the mark doesn't know every commit and object.
     """

@@ -1,4 +1,4 @@
-"""What each branch, tag on hold and commit alone keeps: the objects that would be garbage without it.
+"""What only one branch, one tag on hold or one commit keeps: the objects that would be garbage without it.
 
 Commits and ranges come first, because they fit into one process: which commits would be lost without a branch, and
 which ranges only lost commits have. Addresses, of which there are millions, come second: all rows of an address are
@@ -59,8 +59,9 @@ PINS = pa.schema(
 
 
 def pins_of(history: History) -> pa.Table:
-    """What each branch, tag on hold and commit of the mark alone keeps (PINS): stale branches first, then branches,
-    tags and commits, each by bytes, largest first. Branches and tags that pin nothing are included, commits aren't.
+    """What only one branch, one tag on hold or one commit of the mark keeps (PINS): stale branches first, then
+    branches, tags and commits, each by bytes, largest first. Branches and tags that pin nothing are included, commits
+    aren't.
 
     These are the objects that the next mark would find to be garbage without that branch, tag or commit, regardless of
     their age, if nothing else changed. Staged objects, those on hold by path or prefix, and those that other
@@ -94,7 +95,7 @@ class Pin:
 
 @dataclass(frozen=True)
 class Pins:
-    """All pins of a mark, numbered, and the ranges that each of them alone keeps."""
+    """All pins of a mark, numbered, and the ranges that only one of them keeps."""
 
     history: History
 
@@ -238,7 +239,7 @@ PINNED, NOT_PINNED, ON_HOLD = "pinned", "not_pinned", "on_hold"
 
 
 def amounts_by_pin(pins: Pins) -> pa.Table:
-    """The objects and bytes that each pin alone keeps (AMOUNTS), leaving out those that keep nothing."""
+    """The objects and bytes that only one pin keeps (AMOUNTS), leaving out pins that keep nothing."""
     history, prefixes = pins.history, prefixes_of(pins.history.holds)
 
     def combine(rows: GroupedRows, _: TaskReport) -> pa.Table:

@@ -39,7 +39,7 @@ def identity_of(target: Target) -> RepositoryIdentity:
 
 
 def known_marks(target: Target, older_than: timedelta, *, now: datetime, holder: Holder | None) -> list[KnownMark]:
-    """The status of every mark with a folder in the namespace, in order of ids. `holder` is the holder of the lease.
+    """The status of every mark with a folder in the namespace, sorted by id. `holder` is the holder of the lease.
 
     Small files next to the record are read only for marks that ended `older_than` ago or earlier, and for those with a
     quarantine. Raises the store's errors: a file that can't be read isn't treated as missing.
@@ -48,8 +48,8 @@ def known_marks(target: Target, older_than: timedelta, *, now: datetime, holder:
     in_quarantine = {key.removeprefix(QUARANTINE_ROOT).rstrip("/") for key in folders_in(store, QUARANTINE_ROOT)}
 
     def read(mark_id: str) -> KnownMark:
-        busy = holder.who if holder is not None and holder.mark_id == mark_id else ""
-        status = MarkStatus(mark_id, holder=busy, has_quarantine=mark_id in in_quarantine)
+        who = holder.who if holder is not None and holder.mark_id == mark_id else ""
+        status = MarkStatus(mark_id, holder=who, has_quarantine=mark_id in in_quarantine)
         return read_mark(target, status, lambda record: status.has_quarantine or is_old(record, older_than, now))
 
     return list(fetch_in_parallel(folder_ids(store), read))

@@ -64,7 +64,7 @@ class Retirable:
 
 @dataclass(frozen=True, slots=True)
 class Retirements:
-    """The decisions on a repository's marks, in order of ids. `applied` are the ids of marks that were retired just
+    """The decisions on a repository's marks, sorted by id. `applied` are the ids of marks that were retired just
     now, and `earlier` the ids of marks that had already been completely retired."""
 
     repository: str

@@ -199,7 +199,7 @@ class HeadWatch:
                 self.list_other_heads()
 
     def list_other_heads(self) -> None:
-        """List the heads of some other repositories, and keep the objects that new ones reach.
+        """List the heads of the next few other repositories, and keep the objects to which their new tables refer.
 
         Raises the error of a failed request.
         """

@@ -97,8 +97,8 @@ class NewlyRetained:
         return commits
 
     def add(self, branches: Mapping[str, str], commits: Iterable[str]) -> None:
-        """Record that the rule was applied to these branches and that these commits are retained. To be called once
-        the objects that the commits reach are kept."""
+        """Record that the rule was applied to these branches and that these commits are retained. Call this only
+        after the objects that the commits reach are kept."""
         self.branches = branches
         self.retained |= set(commits)
         self._decided |= self._new_commits

@@ -17,7 +17,7 @@ from lakegc_assets.approval.preconditions import check_record
 from lakegc_assets.backup.usable_backup import find_required_backup
 from lakegc_assets.mark.context import Target, find_target, user_and_machine, with_probed_capabilities
 from lakegc_assets.mark.preconditions import refuse_different_repository
-from lakegc_assets.progress import LogMessage, logged_and_published
+from lakegc_assets.progress import LogMessage, publishing_logger
 from lakegc_assets.resources import MarksResource
 from lakegc_assets.rules.brakes import BrakeLimits
 from lakegc_assets.rules.resumption import why_not_resumed
@@ -56,7 +56,7 @@ def open_sweep(marks: MarksResource, partition_key: str, options: SweepOptions, 
     already swept.
     """
     partition, target = partition_and_target(marks, partition_key)
-    logged_and_published(log_message)("verifying the approved set")
+    publishing_logger(log_message)("verifying the approved set")
     if Mark.exists(target.place, partition.mark_id):
         verified = Mark.open(target.place, partition.mark_id).record
         refuse_unapproved(target, verified)
@@ -66,7 +66,7 @@ def open_sweep(marks: MarksResource, partition_key: str, options: SweepOptions, 
         mark, foreign = Mark.open(target.place, partition.mark_id), None  # read again under the lease
         refuse_changed_before_lease(mark.record, verified)
     else:
-        foreign = approved_foreign(target, partition)
+        foreign = approved_foreign_mark(target, partition)
         lease = marks.ensure_lease(partition, target, marks.settings(partition.repository))
         mark = begin_sweep_record(target, foreign.mark, foreign.approval)
     approval = read_approval(target.place, partition.mark_id) if foreign is None else foreign.approval
@@ -128,7 +128,7 @@ def open_swept(marks: MarksResource, partition_key: str, options: SweepOptions, 
     partition, target = partition_and_target(marks, partition_key)
     foreign = None
     if not Mark.exists(target.place, partition.mark_id) and open_sweep_record(target, partition.mark_id) is not None:
-        foreign = known_foreign(target, partition)
+        foreign = foreign_mark_with_approval(target, partition)
     lease = marks.ensure_lease(partition, target, marks.settings(partition.repository))
     mark = (
         open_sweep_record(target, partition.mark_id)
@@ -175,7 +175,7 @@ def refuse_sweep_early(
         backup_to = backup_in_force(backup_to or "", approval)
         digest = record.digest or ""
     else:
-        foreign = known_foreign(target, Partition(target.repository.id, mark_id))
+        foreign = foreign_mark_with_approval(target, Partition(target.repository.id, mark_id))
         mark = open_sweep_record(target, mark_id)
         if mark is None or mark.record.state not in BEGUN_STATES:
             check_foreign_approved(target, foreign.mark, foreign.approval, now=now)
@@ -242,9 +242,9 @@ def refuse_changed_before_lease(record: MarkRecord, verified: MarkRecord) -> Non
         )
 
 
-def known_foreign(target: Target, partition: Partition) -> ForeignMark:
-    """The foreign mark of a partition. Raises `WrongUsage` if it was never approved, and `Refused` if its files
-    no longer exist."""
+def foreign_mark_with_approval(target: Target, partition: Partition) -> ForeignMark:
+    """The foreign mark of a partition, and its approval, valid or not. Raises `WrongUsage` if it was never approved,
+    and `Refused` if its files no longer exist."""
     approval = read_approval(target.place, partition.mark_id)
     if approval is None or approval.layout is None:
         raise WrongUsage(
@@ -262,12 +262,12 @@ def known_foreign(target: Target, partition: Partition) -> ForeignMark:
     return ForeignMark(foreign, approval)
 
 
-def approved_foreign(target: Target, partition: Partition) -> ForeignMark:
+def approved_foreign_mark(target: Target, partition: Partition) -> ForeignMark:
     """The foreign mark of a partition. Raises `Refused` unless it is approved in its current form.
 
     A sweep that was begun resumes even if its approval has expired since.
     """
-    foreign = known_foreign(target, partition)
+    foreign = foreign_mark_with_approval(target, partition)
     mark = open_sweep_record(target, partition.mark_id)
     if mark is not None:
         refuse_earlier_format(mark.record, "swept")
@@ -305,7 +305,7 @@ def sweep_run(
         limits,
         lease,
         user_and_machine(),
-        logged_and_published(log_message),
+        publishing_logger(log_message),
         foreign,
         marks.store_settings,
     )

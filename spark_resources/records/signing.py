@@ -94,7 +94,7 @@ class Signature:
                 )
             written = datetime.fromisoformat(plain["written"])
             if written.tzinfo is None or plain.keys() != {"format", "key", "written", "number", "hmac"}:
-                raise ValueError("unexpected fields, or a time without a zone")
+                raise ValueError("missing or unexpected fields, or a time without a time zone")
             if not _HMAC.fullmatch(plain["hmac"]):
                 raise ValueError("its HMAC is not 64 hexadecimal digits")
             return cls(str(plain["key"]), written.astimezone(UTC), plain["hmac"], int(plain["number"]))

@@ -41,17 +41,17 @@ def _duration(value: object) -> object:
 
 
 def _address(value: object) -> object:
-    """An http(s) address. User name and password are refused, because messages would show them."""
+    """An http(s) URL. A user name or password is refused, because messages would show it."""
     if isinstance(value, str) and re.fullmatch(r"https?://[^/?#@\s]+(/[^?#@\s]*)?", value.strip()):
         return value.strip()
-    raise ValueError("not an address")
+    raise ValueError("not an http(s) URL")
 
 
 def _webhook(value: object) -> object:
-    """An http(s) address, which may have a query. User name and password are refused, because they wouldn't be sent."""
+    """An http(s) URL, which may have a query. A user name or password is refused, because it wouldn't be sent."""
     if isinstance(value, str) and re.fullmatch(r"https?://[^/?#@\s]+(/[^#\s]*)?", value.strip()):
         return value.strip()
-    raise ValueError("not an address")
+    raise ValueError("not an http(s) URL")
 
 
 def _metrics_file(value: str) -> str:
@@ -70,7 +70,7 @@ def _event_patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _destination(value: str) -> str:
-    """A destination of backups. Secrets in its address are refused, because messages would show them."""
+    """A destination for backups. Secrets in its URI are refused, because messages would show them."""
     if re.match(r"https?://[^?#@]*[?#@]|[^/]*://[^/@]*:[^/@]*@", value.strip(), re.IGNORECASE):
         raise ValueError("it has a user name, a password or a query")
     return value

@@ -193,7 +193,7 @@ def settings_in(text: str) -> Mapping[str, str]:
 
 
 def test_the_commands_that_the_demo_prints_work(demo: Demo, lakegc: Lakegc) -> None:
-    """The sandbox serves at the printed address and exits cleanly, and the printed settings lead to the mark."""
+    """The sandbox serves at the printed address and exits cleanly, and with the printed settings the mark is found."""
     command = [LAKEGC, "sandbox", "up", "--folder", str(demo.folder), "--store", demo.place, "--port", "0"]
     env = {**fresh(demo.home), **as_variables(as_settings(demo.provider))}
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

@@ -124,13 +124,13 @@ def test_a_check_omits_columns_that_are_empty_for_every_hold(held: Held) -> None
     assert [heading in both for heading in ("objects", "commits", "beyond the rules", "tags")] == [True] * 3 + [False]
 
 
-def test_an_expired_hold_is_listed_as_outdated(held: Held) -> None:
+def test_an_expired_hold_is_listed_as_expired(held: Held) -> None:
     """The server's clock decides."""
     held.write("holds:\n  - {id: old, tags: '*', owner: a, reason: b, until: 2020-01-01}\n")
 
-    assert json.loads(held("list", "--json").out)["holds"][0]["state"] == "outdated"
+    assert json.loads(held("list", "--json").out)["holds"][0]["state"] == "expired"
     checked = json.loads(held("check", "--json").out)["holds"][0]
-    assert (checked["state"], checked["commits"]) == ("outdated", 0)
+    assert (checked["state"], checked["commits"]) == ("expired", 0)
 
 
 @pytest.mark.parametrize(

@@ -301,9 +301,9 @@ def test_a_constantly_changing_branch_can_be_marked(lake: Lake) -> None:
     assert "second_diffs" in mark.record.step("uncommitted_addresses").datasets
 
 
-def test_linked_objects_in_a_namespace_with_an_http_address_never_expire(azurite: Azurite, tmp_path: Path) -> None:
-    """The server announces https:// and leaves linked objects out of its list. If only the list were read, all of them
-    would be deleted."""
+def test_linked_objects_in_a_namespace_with_an_http_uri_never_expire(azurite: Azurite, tmp_path: Path) -> None:
+    """The server reports an https:// location and leaves linked objects out of its list. If only the list were
+    read, all of them would be deleted."""
     azurite.make_container("staged")
     uri = f"http://{azurite.account}.blob.core.windows.net/staged/{tmp_path.name}"
     with Sandbox(tmp_path, place=StorePlace(uri, azurite.settings())) as sandbox:

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from lakegc_assets.sweep.preconditions import (
-    approved_foreign,
+    approved_foreign_mark,
     refuse_changed_before_lease,
     refuse_resumption,
     refuse_unapproved,
@@ -105,11 +105,11 @@ def test_an_unfinished_sweep_of_a_foreign_mark_resumes_only_with_the_approved_se
     lake.approve("t1", **later(lake))
     partition = Partition.of(lake.name, "t1")
     begin_foreign_sweep(lake, digest=lake.proposal("t1").digest)
-    approved_foreign(lake.target, partition)
+    approved_foreign_mark(lake.target, partition)
 
     begin_foreign_sweep(lake, digest="0" * 64)
     with pytest.raises(Refused, match="a different set"):
-        approved_foreign(lake.target, partition)
+        approved_foreign_mark(lake.target, partition)
 
 
 def test_the_approval_of_a_foreign_mark_that_is_being_swept_cannot_be_revoked(lake: Lake) -> None:

@@ -198,7 +198,7 @@ def as_lakegc_error(error: AzureError, where: str, action: str, key: str | None)
     if isinstance(error, HttpResponseError) and error.response is not None:
         return _error_of_response(error, what, where, key)
     if isinstance(error, ClientAuthenticationError):
-        return Forbidden(f"{what}: {message_of(error)}. Set {_VARIABLES}, or log in, for example with `az login`.")
+        return Forbidden(f"{what}: {message_of(error)}. Set {_VARIABLES}, or log in, for example with 'az login'.")
     unreachable = f"{what}: {message_of(error)}. Check LAKEGC_AZURE_ENDPOINT_URL and the network, then try again."
     return Transient(unreachable) if is_transient(error) else Unavailable(unreachable)
 

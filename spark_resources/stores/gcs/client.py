@@ -70,7 +70,7 @@ SEND_TIMEOUT_S = 4.0
 THROTTLING_CODES = frozenset({"rateLimitExceeded", "userRateLimitExceeded"})  # with status 403
 _CREDENTIALS_ADVICE = (
     "Set LAKEGC_GCS_CREDENTIALS_FILE, give the machine a service account, or run "
-    "`gcloud auth application-default login`"
+    "'gcloud auth application-default login'"
 )
 _PERMISSIONS_ADVICE = (
     "Check that this account may list, get, create and delete objects in this bucket (roles/storage.objectUser)"

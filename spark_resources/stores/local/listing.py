@@ -103,9 +103,8 @@ def open_chain(root: int, names: Sequence[bytes], *, create: bool) -> Iterator[l
 def walk(root: int, prefix: bytes, *, after: bytes = b"", group_folders: bool = False) -> Iterator[WalkResult]:
     """Everything below `root` whose key starts with `prefix` and is greater than `after`, in byte order.
 
-    With `group_folders`, folders after the prefix are not entered: each is yielded once if it contains an object. Only
-    the names in the current folder and its parents are held in memory. Files that are deleted during the walk are left
-    out.
+    With `group_folders`, the folders found are not entered: each is yielded once if it contains an object. Only the
+    names in the current folder and its parents are held in memory. Files that are deleted during the walk are left out.
     """
     base = prefix[: prefix.rfind(b"/") + 1]
     start = _open_base(root, base)

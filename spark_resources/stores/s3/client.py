@@ -117,7 +117,7 @@ class Redirected(BotoCoreError):
 def _refuse_redirect(response_dict: dict[str, Any], operation_model: Any, *, custom_endpoint: bool, **_: Any) -> None:
     """Raise `Redirected` if HeadBucket is redirected without a region, because botocore would follow that forever.
 
-    Any redirect from a configured endpoint is refused, too: only AWS knows where a bucket is.
+    Any redirect from a configured endpoint is refused, too: only AWS itself redirects requests to a bucket's region.
     """
     status, headers = response_dict["status_code"], response_dict["headers"]
     may_name_region = "x-amz-bucket-region" in headers or operation_model.name != "HeadBucket"

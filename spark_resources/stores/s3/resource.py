@@ -31,9 +31,9 @@ class StoreS3Resource(S3Resource):
         """The fields as store settings. Raises `WrongUsage` for unsigned requests or unverified connections."""
         if self.use_unsigned_session or self.verify is False or not self.use_ssl:
             raise WrongUsage(
-                "lakegc signs its requests and verifies the store's certificate: leave use_unsigned_session, "
-                "use_ssl and verify as they are. For a store with its own certificate authority, set ca_bundle; for "
-                "one without TLS, set endpoint_url to an http:// URL."
+                "lakegc signs its requests and verifies the store's certificate: don't set use_unsigned_session, "
+                "use_ssl or verify. For a store with its own certificate authority, set ca_bundle; for one without "
+                "TLS, set endpoint_url to an http:// URL."
             )
         return StoreSettings(
             s3_endpoint_url=self.endpoint_url,
