@@ -131,7 +131,8 @@ class Sender:
                 return [*done, *(sent for batch in alone for sent in batch)]
             if self._too_many_to_look_up(waiting, looked_up_at):  # before they take their share of the pace
                 return [*done, *self._send_in_halves(waiting, prefix, stop_errors, attempt - 1)]
-            self.sleep(self.pace.take(prefix, len(waiting)))
+            if not stop_errors:
+                self.sleep(self.pace.take(prefix, len(waiting)))
             slow = 0  # slow lookups of a single key
             try:
                 if stop_errors:

@@ -118,8 +118,9 @@ def sweep_rows(batches: Batches, config: SweepTaskConfig, partition: int, attemp
     """Process rows of PENDING, sorted by slice and address.
 
     The next chunk is looked up while one is being deleted, unless deletes are so slow that its keys would have to be
-    looked up once more. Counts `objects` by outcome, `unprocessed` objects, `requests`, and `attempts`: the number of
-    keys in all requests together.
+    looked up once more. Once sending was refused, the remaining chunks are left to the next round, without a lookup, an
+    intent or a wait. Counts `objects` by outcome, `unprocessed` objects, `requests`, and `attempts`: the number of keys
+    in all requests together.
     """
     task, stem = _Task.of(config), f"{partition:05d}-{attempt}"
     rows = task.without_finished(batches, f"{config.round:04d}/{partition:05d}-")
@@ -128,6 +129,9 @@ def sweep_rows(batches: Batches, config: SweepTaskConfig, partition: int, attemp
         prepared: Future[_Prepared] | None = None
         lookups_stay_valid = False
         for number, chunk in enumerate(chunks(rows, sizes)):
+            if task.refused.is_set():
+                report.count(unprocessed=len(chunk))
+                continue
             prepare = partial(background.submit, task.prepare, chunk, f"{stem}-{number:05d}")
             following = prepare() if lookups_stay_valid else None
             if prepared is not None:
@@ -146,7 +150,7 @@ def chunk_sizes(delete_batch: int, max_rate: float | None) -> Iterator[int]:
     largest = delete_batch * IN_FLIGHT if delete_batch > 1 else SINGLES_PER_CHUNK
     duration = FIRST_CHUNK_S
     while True:
-        yield largest if max_rate is None else max(1, min(largest, int(max_rate * duration)))
+        yield largest if max_rate is None else max(1, int(min(largest, max_rate * duration)))
         duration = min(duration * 1.2, LONGEST_CHUNK_S)
 
 
@@ -183,6 +187,7 @@ class _Task:
     lookup: Lookup
     sender: Sender
     now: Callable[[], datetime]
+    refused: threading.Event  # set once nothing more may be sent in this round
 
     @classmethod
     def of(cls, config: SweepTaskConfig) -> _Task:
@@ -192,16 +197,21 @@ class _Task:
         permit = PermitWatch(
             config.receipts, config.round, config.permit_secret, interval_s=config.permit_interval_s, now=now
         )
+        refused = threading.Event()
 
         def check_may_send() -> None:
-            while True:
-                if config.action.needs_permit:
-                    permit.check()  # first, because it may block
-                lease.check(at_least=config.request_time)  # may also block, if the store is slow
-                if now() >= config.verified_until:
-                    raise ReverificationTooOld("the last re-verification of these objects is too old")
-                if permit.is_valid() or not config.action.needs_permit:
-                    return
+            try:
+                while True:
+                    if config.action.needs_permit:
+                        permit.check()  # first, because it may block
+                    lease.check(at_least=config.request_time)  # may also block, if the store is slow
+                    if now() >= config.verified_until:
+                        raise ReverificationTooOld("the last re-verification of these objects is too old")
+                    if permit.is_valid() or not config.action.needs_permit:
+                        return
+            except Refused:
+                refused.set()
+                raise
 
         sender = Sender(
             config.place.store(),
@@ -212,7 +222,7 @@ class _Task:
             became_live=permit.became_live,
             clock=boottime_s,
         )
-        return cls(config, store, Lookup(store, boottime_s), sender, now)
+        return cls(config, store, Lookup(store, boottime_s), sender, now, refused)
 
     def without_finished(self, batches: Batches, prefix: str) -> Batches:
         """The rows without a receipt of an earlier attempt of this task; those with an intent are marked `intended`.

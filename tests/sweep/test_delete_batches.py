@@ -159,6 +159,20 @@ def test_after_a_stop_only_keys_that_were_sent_have_results(tmp_path: Path) -> N
     assert remaining_keys(store) == set(keys[20:])
 
 
+def test_after_a_stop_the_remaining_batches_do_not_wait_for_their_share_of_the_pace(tmp_path: Path) -> None:
+    """At a low rate, that could take hours."""
+    store, waits = Troubled(tmp_path, lambda *_: ""), list[float]()
+
+    def check_may_send() -> None:
+        raise Refused("the lease is lost")
+
+    sending = sender(store, check_may_send, in_flight=1)
+    sending.pace, sending.sleep = Pace(lambda: 0.0, max_rate=1.0), waits.append
+    sending.send(written(store, "a", "b", "c", "d"), "data/s/")
+
+    assert waits == [0.0]
+
+
 def test_a_key_whose_delete_is_stopped_between_two_attempts_has_no_result(tmp_path: Path) -> None:
     """A key whose response was lost is neither deleted nor failed."""
     store, checks = Troubled(tmp_path, lambda *_: "NoAnswer"), iter(range(99))

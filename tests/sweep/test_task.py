@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import replace
@@ -17,8 +18,9 @@ from spark_resources.deleting import lookup, quarantine, sweep_task
 from spark_resources.deleting.lookup import Lookup
 from spark_resources.deleting.pacing import Pace
 from spark_resources.deleting.permit import PermitWatch
+from spark_resources.deleting.quarantine import CONCURRENT_COPIES
 from spark_resources.deleting.receipts import INTENTS
-from spark_resources.deleting.sweep_task import Action
+from spark_resources.deleting.sweep_task import Action, chunk_sizes
 from spark_resources.mark_store.lease import LEASE_KEY, Holder
 from spark_resources.model import PENDING
 from spark_resources.stores.base import DeleteResult, Deletion
@@ -93,6 +95,25 @@ def test_a_slow_sweep_writes_receipts_after_five_seconds_and_then_less_often(
 
     assert counted == {"deleted": 12}
     assert [len(task.receipts.read(key)) for key in sorted(task.receipts.keys("receipt", "0001/"))] == [5, 6, 1]
+
+
+def test_a_rate_without_bound_does_not_limit_chunks() -> None:
+    """`--rate inf` is accepted."""
+    assert next(chunk_sizes(1_000, float("inf"))) == next(chunk_sizes(1_000, None))
+
+
+@pytest.mark.parametrize("action", list(Action))
+def test_a_slow_task_ends_soon_after_its_round_has_ended(
+    task: Task, monkeypatch: pytest.MonkeyPatch, action: Action
+) -> None:
+    """It neither waits for the pace of the remaining keys nor writes their intents."""
+    rows, waits = task.write(*(f"{number:03}" for number in range(100))), list[float]()
+    monkeypatch.setattr(time, "sleep", waits.append)
+    counted = task.run(rows, task.config(action, verified_until=task.store.now(), max_rate=1.0))
+
+    assert counted == {"unprocessed": 100}
+    assert sum(len(task.receipts.read(key)) for key in task.receipts.keys("intent")) <= 5 + 6
+    assert sum(1 for seconds in waits if seconds) <= 2 * CONCURRENT_COPIES
 
 
 @pytest.mark.parametrize("action", [Action.DELETE, Action.QUARANTINE])
