@@ -134,10 +134,11 @@ def instance_error(settings: Path, error: Exception) -> LakegcError:
             f"{settings} needs environment variables that aren't set: {names}. Set them, or correct the file."
         )
     if isinstance(error, dg.DagsterInvalidConfigError):
-        problems = re.findall(r"^ *Error \d+: (.*?)(?: Expected: .*)?$", text, re.MULTILINE) or text.splitlines()[:1]
-        return WrongUsage(f"{settings} is invalid: {' '.join(problems)} Correct it.")
+        pattern = r"^ *Error \d+: (.*?)(?: (?:Expected: |You must provide th).*)?$"
+        problems = re.findall(pattern, text, re.MULTILINE) or text.splitlines()[:1]
+        return WrongUsage(f"{settings} is invalid: {' '.join(map(full_stop, problems))} Correct the file.")
     if isinstance(error, YAMLError):
-        return WrongUsage(f"{settings} isn't valid YAML: {' '.join(text.split())}. Correct it.")
+        return WrongUsage(f"{settings} isn't valid YAML: {' '.join(text.split())}. Correct the file.")
     reason = str(error.__cause__ or error).partition("\n")[0]
     return Unavailable(
         f"Dagster's history can't be opened: {full_stop(reason)} Check its database, which {settings} configures. To "

@@ -39,15 +39,15 @@ def send(url: str, body: bytes, headers: Mapping[str, str], *, timeout_s: float 
         raise Undelivered(f"the webhook didn't respond within {timeout_s:g} s") from None
     except requests.exceptions.SSLError:
         raise Undelivered(
-            "the certificate of the webhook can't be verified. If you have your own certificate authority, set "
-            "REQUESTS_CA_BUNDLE to the file with its certificate"
+            "no TLS connection to the webhook could be made: check its URL and its certificate. If you have your own "
+            "certificate authority, set REQUESTS_CA_BUNDLE to the file with the authority's certificate"
         ) from None
     except (requests.RequestException, OSError, ValueError) as error:
         raise Undelivered(f"the webhook can't be reached ({type(error).__name__})") from None
     if 300 <= status < 400:
         raise Undelivered(
             f"the webhook responded with a redirect ({status}), and redirects aren't followed: set "
-            "LAKEGC_WEBHOOK_URL to the final address"
+            "LAKEGC_WEBHOOK_URL to the final URL"
         )
     if not 200 <= status < 300:
         raise Undelivered(f"the webhook responded with status {status}")

@@ -95,7 +95,7 @@ class Pin:
 
 @dataclass(frozen=True)
 class Pins:
-    """All pins of a mark, numbered, and the ranges that only one of them keeps."""
+    """All pins of a mark, numbered, and the kept ranges, each with the pins without which it would be lost."""
 
     history: History
 
@@ -239,7 +239,7 @@ PINNED, NOT_PINNED, ON_HOLD = "pinned", "not_pinned", "on_hold"
 
 
 def amounts_by_pin(pins: Pins) -> pa.Table:
-    """The objects and bytes that only one pin keeps (AMOUNTS), leaving out pins that keep nothing."""
+    """The objects and bytes that would be garbage without each pin (AMOUNTS), leaving out pins that keep nothing."""
     history, prefixes = pins.history, prefixes_of(pins.history.holds)
 
     def combine(rows: GroupedRows, _: TaskReport) -> pa.Table:

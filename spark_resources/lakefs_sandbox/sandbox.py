@@ -156,8 +156,8 @@ class Sandbox:
     def set_clock(self, moment: datetime | None) -> None:
         """Set the time of the server, the store and new files to `moment`; the clock continues from there.
 
-        None resets it to the machine's time. Raises `WrongUsage` for a time without a zone, and if objects are in an
-        object store, which has its own clock.
+        None resets it to the machine's time. Raises `WrongUsage` for a time without a time zone, and if objects
+        are in an object store, which has its own clock.
         """
         self._catalog.clock.set(moment)
 

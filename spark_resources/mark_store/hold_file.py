@@ -7,7 +7,7 @@
         history: true
         owner: ada@example.org
         reason: customers run these
-        until: 2027-06-30       # until the end of this day (UTC), or a time with a zone; optional
+        until: 2027-06-30       # until the end of this day (UTC), or a time with a time zone; optional
       - {id: legal, commits: {legal: hold}, owner: ..., reason: ...}
       - {id: experiments, branches: "exp-*", days: 90, owner: ..., reason: ...}
       - {id: reports, paths: "reports/*.pdf", owner: ..., reason: ...}

@@ -214,7 +214,7 @@ def _refuse_pattern_without_matches(pattern: str, path: Path, servers: Collectio
 def _refuse_unusable(values: Mapping[str, Any], where: str, known: KnownSettings, *, shared: bool) -> None:
     for name in values:
         if new := known.renamed.get(name):
-            raise WrongUsage(f"the setting '{name}' {where} was renamed to '{new}'")
+            raise WrongUsage(f"the setting '{name}' is now called '{new}': rename it {where}")
         if name not in known.settings:
             names = known.settings if not shared else [*known.settings, SECTIONS, SERVERS]
             raise WrongUsage(f"{name} {where} is not a lakegc setting. {did_you_mean(name, names)}".rstrip())

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from spark_resources.errors import WrongUsage, did_you_mean
 from spark_resources.identifiers import SERVER_VARIABLES, server_variable
-from spark_resources.settings.value_types import Address, Name, Secret
+from spark_resources.settings.value_types import Name, Secret, Url
 
 SECTION = "servers"
 NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
@@ -27,7 +27,7 @@ class ServerSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
-    endpoint_url: Address
+    endpoint_url: Url
     access_key_id: Name | None = None
     secret_access_key: Secret | None = Field(default=None, repr=False)
     ca_bundle: Name | None = None

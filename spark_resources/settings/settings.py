@@ -41,7 +41,6 @@ from spark_resources.settings.servers import SECTION as SERVERS
 from spark_resources.settings.servers import ServerSettings, refuse_single_server, servers_from
 from spark_resources.settings.value_errors import expected_form, refuse_booleans_as_numbers, validation_error
 from spark_resources.settings.value_types import (
-    Address,
     Amount,
     Count,
     Cron,
@@ -60,6 +59,7 @@ from spark_resources.settings.value_types import (
     SecretTexts,
     Share,
     Tasks,
+    Url,
     Wait,
     Webhook,
 )
@@ -124,7 +124,7 @@ class Settings(BaseSettings):
 
     # The lakeFS server
 
-    endpoint_url: Address | None = None
+    endpoint_url: Url | None = None
     """The server's address, with or without `/api/v1`. Default: lakectl's."""
     access_key_id: Name | None = None
     """The id of an access key for the server. Default: lakectl's."""
@@ -146,7 +146,7 @@ class Settings(BaseSettings):
 
     # The store
 
-    s3_endpoint_url: Address | None = None
+    s3_endpoint_url: Url | None = None
     """The address of an S3-compatible store. Endpoints in `AWS_ENDPOINT_URL` are refused. Default: AWS."""
     s3_region: Name | None = None
     """The store's region. Default: AWS's own chain."""
@@ -165,7 +165,7 @@ class Settings(BaseSettings):
     gcs_credentials_file: Name | None = None
     """A file with credentials for Cloud Storage. It must exist on every machine that runs executors. Default: Google's
     own chain."""
-    gcs_endpoint_url: Address | None = None
+    gcs_endpoint_url: Url | None = None
     """A different endpoint from Google's, such as an emulator's. Default: Google's."""
     gcs_anonymous: bool = False
     """Whether no credentials are sent, for an emulator."""
@@ -177,7 +177,7 @@ class Settings(BaseSettings):
     """A SAS token for the container, instead of a key. Default: the machine's identity."""
     azure_account: Name | None = None
     """The only storage account that the key and the token are used for. Default: any."""
-    azure_endpoint_url: Address | None = None
+    azure_endpoint_url: Url | None = None
     """Another endpoint of the storage account. Default: the namespace's host."""
     azure_ca_bundle: Name | None = None
     """A file with the certificates that are trusted. Default: the system's."""
@@ -299,7 +299,7 @@ class Settings(BaseSettings):
     none."""
     metrics_file: MetricsFile | None = None
     """The file of metrics for Prometheus' node exporter: an absolute path that ends with `.prom`."""
-    metrics_push_url: Address | None = None
+    metrics_push_url: Url | None = None
     """The address of a Prometheus push gateway."""
     log_format: Literal["text", "json"] = "text"
     """The form of lines on stderr: `text` or `json`."""

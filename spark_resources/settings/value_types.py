@@ -40,7 +40,7 @@ def _duration(value: object) -> object:
     raise ValueError("not a duration")
 
 
-def _address(value: object) -> object:
+def _url(value: object) -> object:
     """An http(s) URL. A user name or password is refused, because messages would show it."""
     if isinstance(value, str) and re.fullmatch(r"https?://[^/?#@\s]+(/[^?#@\s]*)?", value.strip()):
         return value.strip()
@@ -95,7 +95,7 @@ def _split_list(value: object) -> object:
 Duration = Annotated[timedelta, BeforeValidator(_duration), Field(ge=timedelta(0))]
 Days = Annotated[timedelta, BeforeValidator(_duration), Field(ge=timedelta(days=1))]
 Wait = Annotated[timedelta, BeforeValidator(_duration), Field(ge=timedelta(0), le=timedelta(days=365))]
-Address = Annotated[str, BeforeValidator(_address)]
+Url = Annotated[str, BeforeValidator(_url)]
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 RetrySeconds = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]
 HeadCheck = Annotated[float, Field(gt=0, le=60, allow_inf_nan=False)]

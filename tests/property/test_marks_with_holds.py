@@ -232,17 +232,17 @@ def test_objects_on_hold_are_kept_in_the_scopes_committed_and_uncommitted(world:
 def test_expired_holds_keep_nothing(world: World) -> None:
     """The result is the same as without a file of holds."""
     world.hold(EVERY_KIND.replace("because", "because, until: 2020-01-01"))
-    outdated = world.mark("outdated")
+    with_expired = world.mark("with-expired")
     world.hold(None)
     without = world.mark("without")
 
-    assert outdated.expired == without.expired
+    assert with_expired.expired == without.expired
     assert world.expired(without) == ONLY_IN_EXPIRED_COMMITS | NEVER_COMMITTED
-    for mark in (outdated, without):
+    for mark in (with_expired, without):
         assert (mark.facts("expired_set")["on_hold"], mark.facts("retained_commits")["on_hold"]) == ({}, 0)
         assert not world.on_hold_by_name(mark)
-    assert (without.record.holds, outdated.record.holds["ids"][0]) == ({"sha256": "", "ids": []}, "tagged")
-    assert outdated.record.digest != without.record.digest
+    assert (without.record.holds, with_expired.record.holds["ids"][0]) == ({"sha256": "", "ids": []}, "tagged")
+    assert with_expired.record.digest != without.record.digest
 
 
 def test_missing_objects_on_hold_are_counted_and_do_not_stop_the_mark(world: World) -> None:

@@ -125,7 +125,7 @@ def test_an_invalid_file_is_refused_as_a_whole(tmp_path: Path, content: str, exp
 
 @pytest.mark.parametrize(("old", "new"), RENAMED.items())
 def test_a_renamed_setting_in_the_file_is_refused_with_its_new_name(tmp_path: Path, old: str, new: str) -> None:
-    with pytest.raises(WrongUsage, match=f"the setting '{old}' in .* was renamed to '{new}'"):
+    with pytest.raises(WrongUsage, match=f"the setting '{old}' is now called '{new}': rename it in .*"):
         load(tmp_path, f"{old} = 1")
 
 

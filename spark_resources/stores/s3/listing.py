@@ -152,7 +152,7 @@ def _parse_sizes(texts: pa.StringArray) -> pa.Int64Array:
 
 
 def _parse_times(texts: pa.StringArray) -> pa.TimestampArray:
-    """The times in UTC. Raises `ArrowInvalid` for a time without a zone."""
+    """The times in UTC. Raises `ArrowInvalid` for a time without a time zone."""
     _refuse_missing(texts, "LastModified")
     try:
         return texts.cast(LISTED_OBJECTS.field("modified").type)
