@@ -15,7 +15,7 @@ import typer
 from lakegc_assets.cli.config_app import config_app
 from lakegc_assets.cli.escaping import print_text
 from lakegc_assets.cli.holds_app import holds_app
-from lakegc_assets.cli.invocation import command
+from lakegc_assets.cli.invocation import command, command_names
 from lakegc_assets.cli.options import (
     Format,
     FormatOption,
@@ -580,7 +580,7 @@ def doctor(
 
     with progress(repository) as status:
         findings = doctors.examine(repository, with_spark=spark, status=status)
-    return doctors.show(findings, repository, as_json=output is Format.JSON)
+    return doctors.show(findings, repository, commands=command_names(app), as_json=output is Format.JSON)
 
 
 @app.command()

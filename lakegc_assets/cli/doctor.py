@@ -8,7 +8,7 @@ import secrets
 import shutil
 import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
@@ -72,13 +72,15 @@ def show_traceback(error: Exception) -> None:
 
 
 @printing()
-def show(findings: Sequence[Finding], repository: str | None, *, as_json: bool) -> int:
-    """Print the findings and return the exit code."""
+def show(findings: Sequence[Finding], repository: str | None, *, commands: Collection[str], as_json: bool) -> int:
+    """Print the findings and return the exit code. `commands` are the names of lakegc's commands."""
     counts = Counter(finding.status for finding in findings)
     if as_json:
         print_text(json.dumps(document(findings, repository), indent=1))
     else:
-        print_table(f"lakegc and {repository}" if repository else "lakegc on this machine", as_table(findings))
+        print_table(
+            f"lakegc and {repository}" if repository else "lakegc on this machine", as_table(findings, commands)
+        )
         print_sentence(f"{', '.join(in_words(counts))}.")
         if repository is None:
             print_command("Check a repository and its store, too", command("doctor", "REPO"))
@@ -90,10 +92,8 @@ def show(findings: Sequence[Finding], repository: str | None, *, as_json: bool) 
     return FINE
 
 
-def as_table(findings: Sequence[Finding]) -> Table:
-    from lakegc_assets.cli.main import command_names
-
-    table, commands = Table(), command_names()
+def as_table(findings: Sequence[Finding], commands: Collection[str]) -> Table:
+    table = Table()
     table.add_column("area", no_wrap=True)
     table.add_column("check", overflow="fold", max_width=31)
     table.add_column("status", no_wrap=True)

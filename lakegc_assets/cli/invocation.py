@@ -11,6 +11,8 @@ from collections.abc import Collection, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
+import typer
+
 TEST_PACKAGE = "pytest"
 """A package that is missing from environments made with `uv run --no-dev`."""
 
@@ -31,6 +33,14 @@ def as_invoked(text: str, commands: Collection[str]) -> str:
         return text
     names = "|".join(sorted(map(re.escape, commands)))
     return re.sub(rf"(?<![\w/.-])(?<!run )(?<!--no-dev )lakegc (?=(?:{names})\b)", lambda _: f"{invocation} ", text)
+
+
+def command_names(app: typer.Typer) -> set[str]:
+    """The names of an app's commands, including command groups."""
+    names = {
+        registered.name or registered.callback.__name__ for registered in app.registered_commands if registered.callback
+    }
+    return names | {str(group.name) for group in app.registered_groups}
 
 
 def _invocation() -> str:

@@ -17,7 +17,7 @@ import typer
 
 from lakegc_assets.cli.commands import app
 from lakegc_assets.cli.escaping import EscapedOutput, is_json, print_error, print_json_line, print_log, show_warnings
-from lakegc_assets.cli.invocation import as_invoked, command
+from lakegc_assets.cli.invocation import as_invoked, command, command_names
 from lakegc_assets.progress import RunFields, set_run_fields
 from spark_resources.errors import LakegcError
 from spark_resources.host.failure_kinds import message_of
@@ -93,13 +93,5 @@ def _report_failure(message: str, code: int) -> int:
             print_json_line(traceback.format_exc(), level="DEBUG")
         else:
             print_error(traceback.format_exc())
-    print_log(as_invoked(message, command_names()), level="ERROR", color="red" if code == 1 else "yellow")
+    print_log(as_invoked(message, command_names(app)), level="ERROR", color="red" if code == 1 else "yellow")
     return code
-
-
-def command_names() -> set[str]:
-    """The names of lakegc's commands, including command groups."""
-    names = {
-        registered.name or registered.callback.__name__ for registered in app.registered_commands if registered.callback
-    }
-    return names | {str(group.name) for group in app.registered_groups}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lakegc_assets.cli import invocation, main
-from lakegc_assets.cli.invocation import as_invoked, command, invocation_prefix
+from lakegc_assets.cli.invocation import as_invoked, command, command_names, invocation_prefix
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_commands_in_an_error_message_begin_as_lakegc_was_called(
         "lakegc swept it": None,
     }
     for text, called in texts.items():
-        assert as_invoked(text, main.command_names()) == (called or text)
+        assert as_invoked(text, command_names(main.app)) == (called or text)
 
     assert main.run(["approve", "lake", "m1", "--yes"]) == 2
     assert "To see it: uv run lakegc review lake m1" in capsys.readouterr().err
