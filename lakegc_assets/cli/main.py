@@ -17,6 +17,7 @@ import typer
 
 from lakegc_assets.cli.commands import app
 from lakegc_assets.cli.escaping import EscapedOutput, is_json, print_error, print_json_line, print_log, show_warnings
+from lakegc_assets.cli.interrupts import raise_lost_interrupts
 from lakegc_assets.cli.invocation import as_invoked, command, command_names
 from lakegc_assets.progress import RunFields, set_run_fields
 from spark_resources.errors import LakegcError
@@ -26,6 +27,7 @@ from spark_resources.host.failure_kinds import message_of
 def main(arguments: list[str] | None = None) -> None:
     """The entry point of the command `lakegc`."""
     show_warnings()
+    raise_lost_interrupts()
     gc.set_threshold(50_000)  # imports make many objects and no garbage, so the default of 700 slows down every command
     code = run(arguments, has_own_process=True)
     gc.freeze()  # otherwise Python garbage-collects all imported modules at exit, which takes a second

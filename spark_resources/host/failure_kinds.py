@@ -40,6 +40,7 @@ JAVA_ENDED = (
     "the same command again. If it happens again, free memory on this machine, or run fewer tasks at once, for example "
     "with LAKEGC_SPARK_MASTER=local[1]."
 )
+_NO_RESPONSE = re.compile(r"An error occurred while calling \S+")  # py4j's text; a response from Java would follow
 REMEDIES_BY_TEXT = {
     "No space left on device": "Free some disk space, or set TMPDIR (for Spark's files) to a folder on another disk.",
     "Disk quota exceeded": "Free some disk space, or set TMPDIR (for Spark's files) to a folder on another disk.",
@@ -76,7 +77,11 @@ def is_lost_java(error: BaseException) -> bool:
     return any(
         isinstance(cause, OSError | EOFError) and any("/py4j/" in path for path in _files_of(cause))
         for cause in _causes(error)
-    ) or any(type(cause).__name__ == "Py4JNetworkError" for cause in _causes(error))
+    ) or any(
+        type(cause).__name__ == "Py4JNetworkError"
+        or (type(cause).__name__ == "Py4JError" and _NO_RESPONSE.fullmatch(str(cause)))
+        for cause in _causes(error)
+    )
 
 
 def _files_of(error: BaseException) -> Iterator[str]:

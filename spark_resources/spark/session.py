@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import logging
 import os
 import re
 import shlex
@@ -307,9 +308,11 @@ def start_context(conf: SparkConf) -> SparkContext:
 
 
 def hide_stack_traces_of_lost_connections() -> None:
-    """Have Spark's servers in this process print no stack trace if Java is killed: the next call to Java fails anyway,
-    with a message (`failure_kinds.JAVA_ENDED`)."""
+    """Have Spark's servers in this process, and py4j, print no stack trace if Java is killed: the next call to Java
+    fails anyway, with a message (`failure_kinds.JAVA_ENDED`)."""
     from pyspark import accumulators
+
+    logging.getLogger().addFilter(is_not_from_py4j)  # py4j logs lost connections directly to the root logger
 
     def handle_error(self: Any, request: Any, client_address: Any) -> None:
         if not isinstance(sys.exception(), EOFError | OSError):
@@ -318,6 +321,10 @@ def hide_stack_traces_of_lost_connections() -> None:
     for name in ("AccumulatorServer", "AccumulatorTCPServer", "AccumulatorUnixServer"):  # the first in Spark 4.0 only
         if server := getattr(accumulators, name, None):
             server.handle_error = handle_error
+
+
+def is_not_from_py4j(record: logging.LogRecord) -> bool:
+    return "/py4j/" not in record.pathname
 
 
 class _WithoutKeys(dict[str, Any]):

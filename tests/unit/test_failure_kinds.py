@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import errno
+import socket
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pyarrow as pa
 import pytest
 from py4j.java_gateway import GatewayParameters, JavaGateway
-from py4j.protocol import Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JNetworkError
 
 from spark_resources import errors
 from spark_resources.errors import LakegcError, Transient
 from spark_resources.host.failure_kinds import JAVA_ENDED, TRY_AGAIN, FailureKind, kind_of, message_of
 from spark_resources.mark_store.lease import LeaseHeld
 from spark_resources.spark.remote_errors import errors_from_executors, failure_reason
+from spark_resources.spark.session import hide_stack_traces_of_lost_connections
 from spark_resources.stores.failure_codes import TRANSIENT_CODES
 from spark_resources.stores.permissions import MISSING_PERMISSIONS
 from spark_resources.stores.retry import NO_RETRIES, TRANSIENT_STATUSES
@@ -123,6 +127,29 @@ def test_a_killed_spark_java_process_is_reported_as_a_temporary_failure() -> Non
     assert kind_of(raised.value) is FailureKind.TEMPORARY
     assert message_of(raised.value) == JAVA_ENDED
     assert str(in_an_action.value) == JAVA_ENDED
+
+
+def test_a_java_process_killed_during_a_call_is_reported_without_a_stack_trace(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """py4j logs the lost connection, and raises an error that doesn't mention it."""
+    hide_stack_traces_of_lost_connections()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def close_connections() -> None:
+            with suppress(OSError):
+                while True:
+                    server.accept()[0].close()
+
+        threading.Thread(target=close_connections, daemon=True).start()
+        gateway = JavaGateway(gateway_parameters=GatewayParameters(port=server.getsockname()[1]))
+        with pytest.raises(LakegcError) as raised, errors_from_executors():
+            gateway.entry_point.getResult()
+        server.shutdown(socket.SHUT_RDWR)
+
+    assert str(raised.value) == JAVA_ENDED
+    assert type(raised.value.__cause__) is Py4JError
+    assert caplog.records == []
 
 
 def test_the_advice_for_every_error_code_that_is_retried_is_to_try_again() -> None:
