@@ -218,7 +218,9 @@ class Example:
             self.output("purge", "lake", "m1", "--yes")
             assert self.lake.objects_now() == after
         elif self.drawn.ending == "restore":
-            self.output("restore", "lake", "m1", copies)
+            outcome, conflicts = self.run("restore", "lake", "m1", copies), self.rewritten & at_sweep.keys()
+            assert outcome.code == (4 if conflicts else 0), outcome.err
+            assert all(repr(key) in outcome.err for key in conflicts)
             restored = self.lake.objects_now()
             assert {key: restored.get(key) for key in at_sweep} == at_sweep
         assert not [file for file in quarantined.rglob("*") if file.is_file()]
