@@ -32,6 +32,7 @@ from spark_resources.stores.s3.listing_xml import extract_objects
 from tests.support.retry_policies import no_wait_policy
 from tests.support.s3_servers import S3Server, SeaweedFS
 from tests.support.store_providers import replying
+from tests.support.store_proxy import Fault, every_nth, store_proxy
 
 XML = {"Content-Type": "application/xml"}
 MD5 = Capabilities(md5_etags=True)
@@ -250,6 +251,18 @@ def test_all_requests_but_deletes_are_retried(name: str) -> None:
         [result] = store.delete_many(["data/x"])
         assert (result.deletion, result.transient) == (Deletion.FAILED, True)
         assert len(fixed_server.seen) == 1
+
+
+def test_an_error_response_that_is_cut_off_is_retried(seaweedfs: SeaweedFS) -> None:
+    """Without its end, nothing but its status is known: not whether the object or the bucket is missing."""
+    seaweedfs.make_bucket("s3-tests")
+    with store_proxy(seaweedfs.endpoint_url) as proxy:
+        store = open_store(Namespace.parse("s3://s3-tests/cut"), seaweedfs.settings(s3_endpoint_url=proxy.endpoint))
+        proxy.plan = every_nth(1, "read", Fault.CUT, at_most=1)
+
+        with pytest.raises(NotFound):
+            store.read("missing")
+        assert proxy.seen["read"] == 2
 
 
 def _check_unavailable(store: Store, match: str) -> None:

@@ -239,10 +239,18 @@ def _error_of_response(error: ClientError, what: str, where: str, key: str | Non
 def is_transient(error: Exception) -> bool:
     """Whether a failure is temporary, so that a retry may succeed."""
     if isinstance(error, ClientError):
-        return status_of(error) in TRANSIENT_STATUSES or code_of(error) in TRANSIENT_ERROR_CODES
+        is_temporary = status_of(error) in TRANSIENT_STATUSES or code_of(error) in TRANSIENT_ERROR_CODES
+        return is_temporary or _is_cut_off(error)
     if isinstance(error, SSLError):
         return not is_permanent_tls_error(error)
     return isinstance(error, NoConnection | HTTPClientError | IncompleteReadError) and not _is_parse_failure(error)
+
+
+def _is_cut_off(error: ClientError) -> bool:
+    """Whether the response announced an error in XML, but the connection broke before its end: botocore then has only
+    the status. A response to HEAD has no body."""
+    announced = _headers(error).get("content-type", "").partition(";")[0].strip() in ("application/xml", "text/xml")
+    return announced and code_of(error) == str(status_of(error)) and not error.operation_name.startswith("Head")
 
 
 def _is_parse_failure(error: BaseException) -> bool:
