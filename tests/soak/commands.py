@@ -10,12 +10,10 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from tests.soak.world import ROOT, World, say
+from tests.soak.world import ROOT, World, processes, say
 
 LIMIT_S = 1200  # of one run of a command
 END_LIMIT_S = 1200  # until a command that is run again and again has to end
@@ -54,13 +52,8 @@ class Running:
     disturbed: list[str] = field(default_factory=list)
 
     def session(self) -> Iterator[tuple[int, str]]:
-        """The processes that the command started, each with its command line."""
-        for process in Path("/proc").iterdir():
-            if process.name.isdigit() and int(process.name) != self.process.pid:
-                with suppress(OSError):
-                    if os.getsid(int(process.name)) == self.process.pid:
-                        line = (process / "cmdline").read_bytes()
-                        yield int(process.name), line.replace(b"\0", b" ").decode(errors="replace")
+        """The command's processes, each with its command line."""
+        return processes(lambda pid: os.getsid(pid) == self.process.pid)
 
 
 class Commands:

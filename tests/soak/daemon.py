@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import dagster as dg
 
 from lakegc_assets.cli.dagster_runs import DAGSTER_SETTINGS, WORKSPACE
 from tests.soak.commands import Commands
-from tests.soak.world import DAILY, ROOT, World, processes_of
+from tests.soak.world import DAILY, ROOT, Service, World, has_variable, processes
 
 SETTINGS = DAGSTER_SETTINGS.replace("max_concurrent_runs: 2", "max_concurrent_runs: 1") + (
     "run_monitoring:\n  enabled: true\n  start_timeout_seconds: 300\n  cancel_timeout_seconds: 180\n"
@@ -40,14 +36,13 @@ auto_approve_wait = "1m"
 START_LIMIT_S = 300
 
 
-class Daemon:
+class Daemon(Service):
     """The daemon with a history of its own."""
 
     def __init__(self, world: World) -> None:
-        self._world, self.home = world, world.folder / "dagster"
-        self.environment = world.environment | {"DAGSTER_HOME": str(self.home)}
-        self._log = world.folder / "daemon.log"
-        self._process: subprocess.Popen[bytes] | None = None
+        self.folder, self.home = world.folder, world.folder / "dagster"
+        command = [_program("dagster-daemon"), "run", "-w", str(WORKSPACE)]
+        super().__init__(world, "daemon", command, lambda: True, DAGSTER_HOME=str(self.home))
 
     def prepare(self) -> None:
         """Turn on the schedules and the sensors."""
@@ -55,43 +50,24 @@ class Daemon:
         (self.home / "dagster.yaml").write_text(SETTINGS)
         for kind in ("schedule", "sensor"):
             command = [_program("dagster"), kind, "start", "--start-all", "-w", str(WORKSPACE)]
-            with self._log.open("ab") as log:
+            with self.log.open("ab") as log:
                 subprocess.run(
                     command, cwd=ROOT, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                     timeout=START_LIMIT_S, check=True,
                 )  # fmt: skip
 
-    def start(self) -> None:
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [_program("dagster-daemon"), "run", "-w", str(WORKSPACE)], cwd=ROOT, env=self.environment,
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
-
-    def kill(self, sent: signal.Signals = signal.SIGKILL, *, limit_s: float = 60) -> None:
-        if self._process is not None:
-            self._process.send_signal(sent)
-            try:
-                self._process.wait(limit_s)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-
-    def run_processes(self) -> Iterator[int]:
+    def run_processes(self) -> list[int]:
         """The processes of runs that the daemon has started."""
-        for pid, line in processes_of(self._world.folder):
-            if "multiprocessing.spawn import spawn_main" in line and str(self.home) in _dagster_home(pid):
-                yield pid
+        return [
+            pid
+            for pid, line in processes(has_variable("DAGSTER_HOME", self.home))
+            if "multiprocessing.spawn import spawn_main" in line
+        ]
 
     def run_counts(self) -> Counter[str]:
         """How many runs of each job have which status."""
         with dg.DagsterInstance.from_config(str(self.home)) as instance:
             return Counter(f"{run.job_name} {run.status.value}" for run in instance.get_runs())
-
-    def unfinished_runs(self) -> list[str]:
-        with dg.DagsterInstance.from_config(str(self.home)) as instance:
-            unfinished = [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.STARTING]
-            return [run.run_id for run in instance.get_runs(dg.RunsFilter(statuses=unfinished))]
 
 
 class DailyOperator(threading.Thread):
@@ -124,11 +100,3 @@ class DailyOperator(threading.Thread):
 
 def _program(name: str) -> str:
     return str(Path(sys.executable).parent / name)
-
-
-def _dagster_home(pid: int) -> str:
-    with suppress(OSError):
-        for variable in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-            if variable.startswith(b"DAGSTER_HOME="):
-                return os.fsdecode(variable)
-    return ""

@@ -127,7 +127,7 @@ class Disturber(threading.Thread):
         return True
 
     def kill_dagster_run(self) -> bool:
-        runs = list(self.dagster.run_processes())
+        runs = self.dagster.run_processes()
         return bool(runs) and self._send(self.random.choice(runs), signal.SIGKILL)
 
 

@@ -7,7 +7,7 @@ import time
 
 from tests.soak.commands import Commands
 from tests.soak.lake import Lake
-from tests.soak.world import World, processes_of, say
+from tests.soak.world import MARKER, World, has_variable, processes, say
 
 OWN_FILES = re.compile(r"dummy|_lakefs/(?!retention/gc/quarantine/).*")
 PROCESSES_END_LIMIT_S = 180
@@ -55,7 +55,7 @@ def check_lake(world: World, lake: Lake, commands: Commands) -> None:
 def check_no_process_is_left(world: World, known: set[int]) -> None:
     """Check that no command, JVM, worker or run has outlived its parent."""
     limit = time.monotonic() + PROCESSES_END_LIMIT_S
-    while left := [(pid, line) for pid, line in processes_of(world.folder) if pid not in known]:
+    while left := [(pid, line) for pid, line in processes(has_variable(MARKER, world.folder)) if pid not in known]:
         if time.monotonic() > limit:
             world.record.problem(f"{len(left)} processes are left: {[(pid, line[:150]) for pid, line in left[:5]]}")
             return

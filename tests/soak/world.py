@@ -63,21 +63,23 @@ class World:
 class Service:
     """A server in a process of its own, which can be killed and started again."""
 
-    def __init__(self, world: World, name: str, command: list[str], is_ready: Callable[[], bool]) -> None:
+    def __init__(
+        self, world: World, name: str, command: list[str], is_ready: Callable[[], bool], **variables: str
+    ) -> None:
         self.name, self._command, self._is_ready = name, command, is_ready
-        self._environment, self._log = world.environment, world.folder / f"{name}.log"
+        self.environment, self.log = world.environment | variables, world.folder / f"{name}.log"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        with self._log.open("ab") as log:
+        with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                self._command, cwd=ROOT, env=self._environment, stdin=subprocess.PIPE, stdout=log, stderr=log,
+                self._command, cwd=ROOT, env=self.environment, stdin=subprocess.PIPE, stdout=log, stderr=log,
                 start_new_session=True,
             )  # fmt: skip
         limit = time.monotonic() + START_LIMIT_S
         while not self._is_ready():
             if time.monotonic() > limit or self._process.poll() is not None:
-                raise RuntimeError(f"{self.name} did not start: see {self._log}")
+                raise RuntimeError(f"{self.name} did not start: see {self.log}")
             time.sleep(0.1)
 
     def tell(self, line: str) -> None:
@@ -111,21 +113,26 @@ def base_environment(folder: Path, settings: Mapping[str, str]) -> dict[str, str
     return {**known, **own, **{f"LAKEGC_{name.upper()}": value for name, value in settings.items()}}
 
 
-def processes_of(folder: Path) -> Iterator[tuple[int, str]]:
-    """The running processes of a soak, except this one, each with its command line."""
-    wanted = f"{MARKER}={folder}".encode()
+def processes(belongs: Callable[[int], bool]) -> Iterator[tuple[int, str]]:
+    """The running processes for which a condition holds, each with its command line."""
     for process in Path("/proc").iterdir():
         if process.name.isdigit() and int(process.name) != os.getpid():
-            with suppress(OSError):
-                if wanted in (process / "environ").read_bytes().split(b"\0"):
+            with suppress(OSError):  # it has ended
+                if belongs(int(process.name)):
                     line = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
                     if line:  # a process that has ended and wasn't waited for has none
                         yield int(process.name), line
 
 
+def has_variable(name: str, value: object) -> Callable[[int], bool]:
+    """A condition: the process was started with this environment variable."""
+    wanted = f"{name}={value}".encode()
+    return lambda pid: wanted in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+
+
 def kill_all(folder: Path) -> None:
     """Kill what is left of a soak."""
-    for pid, _ in processes_of(folder):
+    for pid, _ in processes(has_variable(MARKER, folder)):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
