@@ -15,6 +15,7 @@ from tests.soak.daemon import Daemon
 from tests.soak.world import Service, World
 
 PAUSE_S = (10.0, 40.0)
+VICTIM_LIMIT_S = 30
 OFTEN = {"sweep": 4, "undo": 4, "purge": 4, "restore": 3, "backup": 3, "retire": 3, "mark": 1, "approve": 1}
 """How much more often some commands are killed than others."""
 
@@ -94,17 +95,18 @@ class Disturber(threading.Thread):
         return self._to_a_command("without workers", lambda running: self._kill_all(running, "worker_daemon"))
 
     def _to_a_command(self, what: str, act: Callable[[Running], bool]) -> bool:
-        running = [each for commands in self.commands for each in list(commands.running)]
-        running = [each for each in running if each.name in OFTEN]
-        if not running:
-            return False
-        chosen = self.random.choices(running, [OFTEN[each.name] for each in running])[0]
-        time.sleep(self.random.uniform(0, 8))  # some wait, because many commands end with what matters
-        if chosen.process.poll() is not None or not act(chosen):
-            return False
-        chosen.disturbed.append(what)
-        self.record.count(f"{chosen.name} {what}")
-        return True
+        """Do something to a command, as soon as there is one to which it can be done."""
+        time.sleep(self.random.uniform(0, 8))
+        limit = time.monotonic() + VICTIM_LIMIT_S
+        while time.monotonic() < limit and self.world.wait(0.5):
+            running = [each for commands in self.commands for each in list(commands.running) if each.name in OFTEN]
+            if running:
+                chosen = self.random.choices(running, [OFTEN[each.name] for each in running])[0]
+                if chosen.process.poll() is None and act(chosen):
+                    chosen.disturbed.append(what)
+                    self.record.count(f"{chosen.name} {what}")
+                    return True
+        return False
 
     def _kill_all(self, running: Running, word: str) -> bool:
         sent = [
@@ -127,8 +129,12 @@ class Disturber(threading.Thread):
         return True
 
     def kill_dagster_run(self) -> bool:
-        runs = self.dagster.run_processes()
-        return bool(runs) and self._send(self.random.choice(runs), signal.SIGKILL)
+        limit = time.monotonic() + VICTIM_LIMIT_S
+        while time.monotonic() < limit and self.world.wait(0.5):
+            if runs := self.dagster.run_processes():
+                time.sleep(self.random.uniform(0, 30))
+                return self._send(self.random.choice(runs), signal.SIGKILL)
+        return False
 
 
 KINDS: dict[Callable[[Disturber], bool], int] = {
