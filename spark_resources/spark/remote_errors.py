@@ -59,6 +59,7 @@ _KNOWN: dict[str, type[LakegcError]] = {
     )
 }
 _NONCE = secrets.token_hex(16)  # of this process: the driver sends its own to executors, in the functions that they run
+ALL_JOBS_CANCELLED = "cancelled as part of cancellation of all jobs"
 _MAX_MESSAGE = 20_000  # characters of a message, which may quote a store's response
 
 
@@ -145,7 +146,11 @@ def tasks_ended(spark: SparkSession, *, timeout_s: float = 15.0) -> bool:
 
 @contextmanager
 def errors_from_executors() -> Iterator[None]:
-    """Wraps a Spark action: a failed job raises the executor's error, or a `LakegcError` with a short reason."""
+    """Wraps a Spark action: a failed job raises the executor's error, or a `LakegcError` with a short reason.
+
+    Ctrl-C raises `KeyboardInterrupt`. PySpark cancels all jobs then, but if it was waiting for one, it raises the error
+    of the cancelled job instead. Nothing else cancels all jobs.
+    """
     try:
         yield
     except LakegcError:
@@ -161,6 +166,8 @@ def errors_from_executors() -> Iterator[None]:
         text = str(error)
         if (raised := from_text(text, _NONCE)) is not None:
             raise raised from None
+        if ALL_JOBS_CANCELLED in text:
+            raise KeyboardInterrupt from None
         raise LakegcError(f"a Spark task failed: {failure_reason(text)}") from error
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from spark_resources.model import Namespace
 from spark_resources.spark.remote_errors import as_text, errors_from_executors, from_text, with_encoded_errors
 from spark_resources.stores import open_store
 from spark_resources.stores.base import Changed
+from spark_resources.stores.polling import poll
 from tests.support.store_providers import replying
 
 
@@ -54,6 +56,21 @@ def test_the_error_of_a_failed_task_says_what_failed_and_what_to_do(
         assert word in str(raised.value)
     assert "\n" not in str(raised.value)
     assert "org.apache" not in str(raised.value)
+
+
+def test_the_error_of_a_job_that_ctrl_c_cancelled_is_raised_as_an_interrupt(spark: SparkSession) -> None:
+    """PySpark's handler of Ctrl-C cancels all jobs. Whether it or the job raises first is a race."""
+    context = spark.sparkContext
+
+    def cancel() -> None:
+        assert poll(lambda: context.statusTracker().getActiveJobsIds() or None, timeout_s=60, first_wait_s=0.05)
+        context.cancelAllJobs()
+
+    with ThreadPoolExecutor(1) as pool:
+        cancelled = pool.submit(cancel)
+        with pytest.raises(KeyboardInterrupt), errors_from_executors():
+            spark.range(10**13).selectExpr("max(id % 7)").collect()  # takes longer than any test
+        cancelled.result()
 
 
 def test_a_response_from_a_store_is_never_run_as_code(spark: SparkSession, tmp_path: Path) -> None:
