@@ -13,7 +13,8 @@ def raise_lost_interrupts() -> None:
 
 
 def _interrupt_again(unraisable: sys.UnraisableHookArgs) -> None:
-    if unraisable.exc_type is not KeyboardInterrupt:
+    # while Dagster runs a job, its handler of Ctrl-C raises another subclass of BaseException
+    if issubclass(unraisable.exc_type, Exception | SystemExit | GeneratorExit):
         sys.__unraisablehook__(unraisable)
         return
     # later, from another thread: Python would ignore it in this function, too

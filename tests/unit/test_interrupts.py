@@ -5,8 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
-import os, signal, time
+import os, signal, sys, time
 from lakegc_assets.cli.interrupts import raise_lost_interrupts
 
 class Finalized:
@@ -14,17 +16,27 @@ class Finalized:
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0)  # Python raises the interrupt here, and ignores it
 
+class InterruptOfDagster(BaseException):
+    pass
+
+def raise_another(*_):
+    raise InterruptOfDagster
+
+if sys.argv[1] == "InterruptOfDagster":
+    signal.signal(signal.SIGINT, raise_another)
 raise_lost_interrupts()
 Finalized()
 try:
     time.sleep(20)
-except KeyboardInterrupt:
-    print("interrupted")
+except BaseException as error:
+    print(type(error).__name__)
 """
 
 
-def test_an_interrupt_during_a_finalizer_is_not_lost() -> None:
+@pytest.mark.parametrize("raised", ["KeyboardInterrupt", "InterruptOfDagster"])
+def test_an_interrupt_during_a_finalizer_is_not_lost(raised: str) -> None:
     """Otherwise, Ctrl-C would print a traceback, and the command would continue."""
-    process = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=False)
+    command = [sys.executable, "-c", PROGRAM, raised]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
-    assert (process.stdout, process.stderr) == ("interrupted\n", "")
+    assert (process.stdout, process.stderr) == (f"{raised}\n", "")
