@@ -76,11 +76,11 @@ def is_lost_java(error: BaseException) -> bool:
     """Whether the connection to Spark's Java process failed. Only py4j connects to it."""
     return any(
         isinstance(cause, OSError | EOFError) and any("/py4j/" in path for path in _files_of(cause))
-        for cause in _causes(error)
+        for cause in causes(error)
     ) or any(
         type(cause).__name__ == "Py4JNetworkError"
         or (type(cause).__name__ == "Py4JError" and _NO_RESPONSE.fullmatch(str(cause)))
-        for cause in _causes(error)
+        for cause in causes(error)
     )
 
 
@@ -96,7 +96,7 @@ def machine_failure(error: BaseException) -> str:
     """
     if isinstance(error, LakegcError):
         return ""
-    for cause in _causes(error):
+    for cause in causes(error):
         if isinstance(cause, MemoryError):
             return f"{full_stop(f'this machine has too little memory: {cause}'.rstrip(': '))} {_MEMORY}"
         if isinstance(cause, OSError) and (remedy := _REMEDIES.get(cause.errno or 0)):
@@ -105,7 +105,7 @@ def machine_failure(error: BaseException) -> str:
     return ""
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
+def causes(error: BaseException) -> Iterator[BaseException]:
     """The error, what caused it, and so on."""
     seen = set[int]()
     current: BaseException | None = error

@@ -30,7 +30,7 @@ from spark_resources.errors import (
     WrongUsage,
     full_stop,
 )
-from spark_resources.host.failure_kinds import JAVA_ENDED, REMEDIES_BY_TEXT, is_lost_java
+from spark_resources.host.failure_kinds import JAVA_ENDED, REMEDIES_BY_TEXT, causes, is_lost_java
 from spark_resources.stores.base import AlreadyExists, Changed
 from spark_resources.stores.polling import poll
 
@@ -59,7 +59,6 @@ _KNOWN: dict[str, type[LakegcError]] = {
     )
 }
 _NONCE = secrets.token_hex(16)  # of this process: the driver sends its own to executors, in the functions that they run
-ALL_JOBS_CANCELLED = "cancelled as part of cancellation of all jobs"
 _MAX_MESSAGE = 20_000  # characters of a message, which may quote a store's response
 
 
@@ -148,8 +147,8 @@ def tasks_ended(spark: SparkSession, *, timeout_s: float = 15.0) -> bool:
 def errors_from_executors() -> Iterator[None]:
     """Wraps a Spark action: a failed job raises the executor's error, or a `LakegcError` with a short reason.
 
-    Ctrl-C raises `KeyboardInterrupt`. PySpark cancels all jobs then, but if it was waiting for one, it raises the error
-    of the cancelled job instead. Nothing else cancels all jobs.
+    Ctrl-C cancels all jobs. If PySpark is fetching a result then, it raises the error of the cancelled job instead of
+    the interrupt. Here the interrupt is raised.
     """
     try:
         yield
@@ -159,6 +158,8 @@ def errors_from_executors() -> Iterator[None]:
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
+        if interrupt := next((cause for cause in causes(error) if not isinstance(cause, Exception)), None):
+            raise interrupt from None
         if is_lost_java(error):
             raise LakegcError(JAVA_ENDED) from error
         if not isinstance(error, PySparkException | Py4JError):
@@ -166,8 +167,6 @@ def errors_from_executors() -> Iterator[None]:
         text = str(error)
         if (raised := from_text(text, _NONCE)) is not None:
             raise raised from None
-        if ALL_JOBS_CANCELLED in text:
-            raise KeyboardInterrupt from None
         raise LakegcError(f"a Spark task failed: {failure_reason(text)}") from error
 
 
