@@ -142,6 +142,7 @@ class Soak:
         time.sleep(max(0.0, written + AGE_S - time.monotonic()))
         for lake in self.lakes:
             commands = self.daily_commands if lake.name == DAILY else self.commands
+            commands.is_calm = True
             say(f"{lake.name}: the last mark and sweep")
             finish_and_collect(commands, lake.name)
             check_lake(self.world, lake, commands)

@@ -57,11 +57,16 @@ class Running:
 
 
 class Commands:
-    """Runs lakegc's commands, a few at a time. `running` are those that can be killed."""
+    """Runs lakegc's commands, a few at a time. `running` are those that can be killed.
+
+    Once nothing is disturbed any more (`is_calm`), every command has to succeed at once, unless one that was killed
+    still holds the lease.
+    """
 
     def __init__(self, world: World, environment: dict[str, str] | None = None) -> None:
         self._world, self.environment = world, environment or world.environment
         self.running: list[Running] = []
+        self.is_calm = False
         self._turn, self._lock, self._number = threading.Semaphore(AT_ONCE), threading.Lock(), 0
 
     def once(self, *arguments: str, environment: dict[str, str] | None = None) -> Outcome:
@@ -95,6 +100,8 @@ class Commands:
         if code:
             how = ", ".join(running.disturbed) or "not touched itself"
             record.message(f"{arguments[0]} ended with {code} ({how}): {outcome.message}")
+            if self.is_calm and "lease" not in outcome.err:
+                record.problem(f"{' '.join(arguments)} ended with {code} although nothing was disturbed: see {log}.err")
         if strange := [text for text in STRANGE if text in outcome.err]:
             record.problem(f"{' '.join(arguments)} shows {strange[0]!r}: see {log}.err")
         return outcome

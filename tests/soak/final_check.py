@@ -19,16 +19,17 @@ def finish_and_collect(commands: Commands, repository: str) -> None:
         mark_id, state = mark["mark_id"], mark["state"]
         if state in ("sweeping", "approved", "swept with failures"):
             commands.until_done("sweep", repository, mark_id, *(["--quarantine"] if mark["quarantine"] else []))
-    for mark in commands.marks(repository):
-        if mark["quarantine"] and mark["state"].startswith("swept"):
-            commands.until_done("purge", repository, mark["mark_id"], "--yes")
+    purge_quarantines(commands, repository)
     marked = commands.mark(repository, "--full")
     if marked is not None and marked["counts"]["expired"] and commands.approve(repository, marked):
         commands.until_done("sweep", repository, marked["mark_id"])
-        if commands.marks(repository) and any(
-            mark["mark_id"] == marked["mark_id"] and mark["quarantine"] for mark in commands.marks(repository)
-        ):
-            commands.until_done("purge", repository, marked["mark_id"], "--yes")
+        purge_quarantines(commands, repository)
+
+
+def purge_quarantines(commands: Commands, repository: str) -> None:
+    for mark in commands.marks(repository):
+        if mark["quarantine"] and mark["state"].startswith("swept"):
+            commands.until_done("purge", repository, mark["mark_id"], "--yes")
 
 
 def check_lake(world: World, lake: Lake, commands: Commands) -> None:
@@ -45,7 +46,7 @@ def check_lake(world: World, lake: Lake, commands: Commands) -> None:
                 record.problem(wrong)
     checked = commands.once("fsck", lake.name)
     if checked.code:
-        record.problem(f"fsck of {lake.name} ended with {checked.code}: {checked.message}")
+        record.problem(f"fsck of {lake.name} found something: {checked.out[-500:]} {checked.message}")
     record.count("live objects at the end", len(live))
     record.count("files of lakegc and lakeFS at the end", len(stored - live))
     record.count("objects that were written", len(lake.contents))
