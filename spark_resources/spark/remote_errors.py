@@ -158,7 +158,8 @@ def errors_from_executors() -> Iterator[None]:
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
-        if interrupt := next((cause for cause in causes(error) if not isinstance(cause, Exception)), None):
+        not_interrupts = Exception | SystemExit | GeneratorExit  # Dagster's interrupts have a class of their own
+        if interrupt := next((cause for cause in causes(error) if not isinstance(cause, not_interrupts)), None):
             raise interrupt from None
         if is_lost_java(error):
             raise LakegcError(JAVA_ENDED) from error
