@@ -14,6 +14,7 @@ from lakegc_assets.fsck.commit_graph import Graph
 from lakegc_assets.fsck.findings import Report
 from lakegc_assets.fsck.tables import OBSERVED_ADDRESSES, batch_of, finding_note, report_of
 from lakegc_assets.mark.context import Target
+from lakegc_assets.mark.path_probes import is_branch
 from lakegc_assets.rules.retention import commit_verdicts
 from spark_resources.errors import DamagedData, Forbidden, LakegcError
 from spark_resources.lakefs import LakeFS
@@ -158,9 +159,18 @@ def served_at_changed_paths(spark: SparkSession, target: Target, lakefs: LakeFS,
                 keys = [key for _, key in changed_paths(lakefs, repository, branch, place.namespace)]
                 yield batch_of(OBSERVED_ADDRESSES, address=pa.array(keys, pa.string()), staged=True)
             except LakegcError as error:
-                yield batch_of(OBSERVED_ADDRESSES, note=[finding_note("changes on branch", branch, error)])
+                if not is_deleted(lakefs, repository, branch):
+                    yield batch_of(OBSERVED_ADDRESSES, note=[finding_note("changes on branch", branch, error)])
 
     return tasks_from_ids(lambda: spark, "branch", branches, batch_size=1).mapped(read, OBSERVED_ADDRESSES)
+
+
+def is_deleted(lakefs: LakeFS, repository: str, branch: str) -> bool:
+    """Whether a branch was deleted since it was listed, so that it has no staged changes; False if that isn't known."""
+    try:
+        return not is_branch(lakefs, repository, branch)
+    except LakegcError:
+        return False
 
 
 def changed_paths(lakefs: LakeFS, repository: str, branch: str, namespace: Namespace) -> Iterator[tuple[str, str]]:

@@ -330,6 +330,22 @@ def test_unknown_files_under_the_lakefs_prefix_are_not_damage(lakegc: Lakegc, la
     assert mark.record.counts["expired"] == 1
 
 
+def test_a_branch_that_is_deleted_during_the_check_is_not_damage(lakegc: Lakegc, lake: Lake) -> None:
+    """Its staged changes can't be read any more, and are no longer live."""
+    lake.repository.create_branch("short-lived", "main")
+
+    def delete_branch(response: dict[str, Any]) -> None:
+        if any(branch.id == "short-lived" for branch in lake.repository.branches()):
+            lake.repository.delete_branch("short-lived")
+
+    lake.server.after(f"/repositories/{lake.name}/branches", delete_branch)
+
+    code, report = document(lakegc, lake.settings, lake.name)
+
+    assert [branch.id for branch in lake.repository.branches()] == ["main"]
+    assert (code, report["findings"]) == (0, [])
+
+
 def test_a_read_only_repository_is_verified_as_far_as_possible(lakegc: Lakegc, lake: Lake) -> None:
     """lakeFS refuses to write lists in such a repository; what couldn't be verified is reported."""
     lake.server.after(f"/repositories/{lake.name}", lambda response: response.update(read_only=True))
