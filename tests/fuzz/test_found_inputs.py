@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -61,6 +62,15 @@ def test_the_parser_of_azure_listings_raises_a_lookup_error_for_an_unknown_encod
     """The parser's caller reports this error as an invalid listing response."""
     with pytest.raises(LookupError):
         parse_azure_listing(b'<?xml version="1.0" encoding="utf-9"?><a/>')
+
+
+@pytest.mark.parametrize("date", ["21 Nov 99999999999999999999 12:00:00 GMT", "31 Dec 9999 23:59:59 -0100"])
+def test_a_listing_of_azure_with_a_time_out_of_range_is_refused(date: str) -> None:
+    listing = AZURE_LISTING % re.sub(rb"(?<=<Last-Modified>)[^<]*", date.encode(), AZURE_BLOB)
+
+    assert date.encode() in listing
+    with pytest.raises(Unavailable, match="invalid listing response"):
+        _azure(listing)
 
 
 @pytest.mark.parametrize("field", [{"crc32c": ["AAAAAA=="]}, {"size": "-7"}])

@@ -9,9 +9,7 @@ from __future__ import annotations
 import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
-from functools import lru_cache
+from datetime import datetime
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote_to_bytes, urlencode
 from xml.etree import ElementTree
@@ -20,6 +18,7 @@ from azure.core.exceptions import HttpResponseError
 from azure.core.rest import HttpRequest
 
 from spark_resources.errors import Unavailable
+from spark_resources.stores.http_dates import http_time
 
 if TYPE_CHECKING:
     from azure.storage.blob import ContainerClient
@@ -119,15 +118,6 @@ def checksum(md5: bytes | bytearray | None, tag: str) -> str | None:
 
 def unquoted(tag: str) -> str:
     return tag.removeprefix('"').removesuffix('"')
-
-
-@lru_cache(maxsize=8192)
-def http_time(text: str) -> datetime:
-    """An HTTP date as a UTC time, in whole seconds. Raises `ValueError` if it is invalid or has no time zone."""
-    time = parsedate_to_datetime(text)
-    if time.tzinfo is None:
-        raise ValueError(f"the time {text} has no time zone")
-    return time.astimezone(UTC)
 
 
 def _name(field: ElementTree.Element | None) -> str | None:

@@ -29,7 +29,7 @@ from spark_resources.stores.azure.client import (
 )
 from spark_resources.stores.azure.copy import copy_blob
 from spark_resources.stores.azure.delete import BATCH, delete_keys
-from spark_resources.stores.azure.listing import Listing, checksum, http_time, is_folder, list_blobs, unquoted
+from spark_resources.stores.azure.listing import Listing, checksum, is_folder, list_blobs, unquoted
 from spark_resources.stores.azure.transfer import AzureStreams
 from spark_resources.stores.base import (
     AlreadyExists,
@@ -40,6 +40,7 @@ from spark_resources.stores.base import (
     Page,
     StoredObject,
 )
+from spark_resources.stores.http_dates import http_time
 from spark_resources.stores.retry import RetryPolicy, retried, write_conditionally
 from spark_resources.stores.settings import StoreSettings
 from spark_resources.stores.size_limits import check_size

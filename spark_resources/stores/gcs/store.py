@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -45,6 +44,7 @@ from spark_resources.stores.gcs.listing import (
     parse_object,
 )
 from spark_resources.stores.gcs.transfer import GCSStreams
+from spark_resources.stores.http_dates import http_time
 from spark_resources.stores.retry import RetryPolicy, retried, write_conditionally
 from spark_resources.stores.settings import StoreSettings
 
@@ -107,7 +107,7 @@ class GCSStore:
         listing_of(response.content)  # verifies that the store responded, and not a web server in front of it
         date = response.headers.get("Date")
         try:
-            return parsedate_to_datetime(str(date)).astimezone(UTC)
+            return http_time(str(date))
         except ValueError as error:
             raise Unavailable(
                 f"{self.where} sent no valid Date header ({date!r}), so the ages of objects can't be determined. "

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
 from functools import cached_property
 from typing import Any
 from urllib.parse import urlsplit
@@ -34,6 +33,7 @@ from spark_resources.stores.base import (
     Page,
     StoredObject,
 )
+from spark_resources.stores.http_dates import http_time
 from spark_resources.stores.retry import RetryPolicy, retried, write_conditionally
 from spark_resources.stores.s3.client import code_of, s3_client, status_of, translated_errors
 from spark_resources.stores.s3.copy import copy_object
@@ -108,7 +108,7 @@ class S3Store:
             listing_of(response)  # verifies that the store responded, and not a web server in front of it
         date = response["ResponseMetadata"]["HTTPHeaders"].get("date")
         try:
-            return parsedate_to_datetime(str(date)).astimezone(UTC)
+            return http_time(str(date))
         except ValueError as error:
             raise Unavailable(
                 f"{self.where} sent no valid Date header ({date!r}), so the ages of objects can't be determined. "
