@@ -195,4 +195,7 @@ HINTS = {
     "crashed": (
         "The task probably ran out of memory: run fewer tasks at once, for example with LAKEGC_SPARK_MASTER=local[1]."
     ),
-}
+} | dict.fromkeys(
+    ("EOFException", "Broken pipe"),
+    "A Python worker has ended: it was probably killed, or the machine ran out of memory. Run the same command again.",
+)

@@ -108,6 +108,8 @@ def test_the_message_of_a_failure_says_what_to_do(error: BaseException, kind: Fa
             ": org.apache.spark.SparkException: Exception thrown in awaitResult: \nCaused by: x.IOException: lost",
             "IOException: lost",
         ),
+        (": java.io.IOException: Broken pipe\n\tat x", "Broken pipe. A Python worker has ended"),
+        (": java.io.EOFException\n\tat x", "EOFException. A Python worker has ended: it was probably killed"),
         (": org.apache.spark.SparkException: Exception thrown in awaitResult: ", "or Spark's Java process was lost"),
     ],
 )
