@@ -22,8 +22,9 @@ class InterruptOfDagster(BaseException):
 def raise_another(*_):
     raise InterruptOfDagster
 
-if sys.argv[1] == "InterruptOfDagster":
-    signal.signal(signal.SIGINT, raise_another)
+# set in both cases, because a process that a script starts with `&` ignores Ctrl-C
+is_dagsters = sys.argv[1] == "InterruptOfDagster"
+signal.signal(signal.SIGINT, raise_another if is_dagsters else signal.default_int_handler)
 raise_lost_interrupts()
 Finalized()
 try:
