@@ -12,14 +12,14 @@ import re
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
+from datetime import datetime
 from typing import Any
 
 from spark_resources.errors import DamagedData, Forbidden, NotFound, Transient, Unavailable, full_stop, shortened
 from spark_resources.lakefs.responses import Body
 from spark_resources.lakefs.settings import LakeFSSettings, api_address
 from spark_resources.stores import size_limits
+from spark_resources.stores.http_dates import http_time
 from spark_resources.stores.retry import TRANSIENT_STATUSES, is_permanent_tls_error, redirect_target, retry_after_s
 
 CONCURRENT_TASKS = 4  # tasks of one process that send requests concurrently: the driver reads several branches
@@ -292,8 +292,8 @@ def _parse_date(header: str | None) -> datetime | None:
     if header is None:
         return None
     try:
-        return parsedate_to_datetime(header).astimezone(UTC)
-    except (ValueError, TypeError, OverflowError):
+        return http_time(header)
+    except ValueError:
         return None
 
 

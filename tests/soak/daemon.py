@@ -40,7 +40,7 @@ class Daemon(Service):
     """The daemon with a history of its own."""
 
     def __init__(self, world: World) -> None:
-        self.folder, self.home = world.folder, world.folder / "dagster"
+        self.home = world.folder / "dagster"
         command = [_program("dagster-daemon"), "run", "-w", str(WORKSPACE)]
         super().__init__(world, "daemon", command, lambda: True, DAGSTER_HOME=str(self.home))
 
