@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NoReturn
 
 import pyarrow as pa
 import pytest
@@ -60,6 +61,20 @@ def test_the_error_of_a_failed_task_says_what_failed_and_what_to_do(
     assert "org.apache" not in str(raised.value)
 
 
+@pytest.fixture
+def cancels_jobs_on_ctrl_c(spark: SparkSession) -> Iterator[None]:
+    """The handler of Ctrl-C that PySpark installs, and that a Dagster run of another test in this process removes."""
+
+    def cancel_jobs(*_: object) -> NoReturn:
+        spark.sparkContext.cancelAllJobs()
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, cancel_jobs)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("cancels_jobs_on_ctrl_c")
 def test_ctrl_c_while_a_result_is_fetched_is_raised_as_an_interrupt(spark: SparkSession) -> None:
     """PySpark's handler of Ctrl-C cancels all jobs. PySpark would then raise the error of the cancelled job."""
     main_thread = threading.main_thread().ident or 0
