@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from unittest import mock
 
 import pytest
+import typer.main
+from alembic.config import Config
+from alembic.script import ScriptDirectory
 
 from spark_resources.lakefs_sandbox import Sandbox
 from tests.support import azurite as azurite_server
@@ -49,6 +54,31 @@ def pytest_collection_finish() -> None:
     """Exclude modules and collected tests from garbage collection for good."""
     gc.freeze()
     gc.enable()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _libraries_compute_once() -> Iterator[None]:
+    """Keep what two libraries compute anew at each call, although it never changes in a process: Typer the command line
+    with all options, at each command; Alembic the list of Dagster's database migrations, three times for each history
+    that is opened. Together they took a twentieth of the tests' time."""
+    with (
+        mock.patch("typer.main.get_command", functools.cache(typer.main.get_command)),
+        mock.patch.object(ScriptDirectory, "from_config", _remembering(ScriptDirectory.from_config)),
+    ):
+        yield
+
+
+def _remembering(read: Callable[[Config], ScriptDirectory]) -> Callable[[Config], ScriptDirectory]:
+    """`read`, with one result for all configurations of the same file and folder."""
+    known: dict[tuple[str | None, str | None], ScriptDirectory] = {}
+
+    def read_once(config: Config) -> ScriptDirectory:
+        key = (config.config_file_name, config.get_main_option("script_location"))
+        if key not in known:
+            known[key] = read(config)
+        return known[key]
+
+    return read_once
 
 
 @pytest.fixture(autouse=True)
