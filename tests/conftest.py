@@ -51,8 +51,10 @@ def pytest_sessionstart() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Exclude modules and collected tests from garbage collection for good."""
+    """Exclude modules and collected tests from garbage collection for good. Collect as rarely as the command line does:
+    with Python's default, it took a twentieth of the tests' time."""
     gc.freeze()
+    gc.set_threshold(50_000)
     gc.enable()
 
 
