@@ -48,7 +48,9 @@ def pattern(message: str) -> re.Pattern[str]:
 
 @pytest.mark.parametrize("message", first_cells("message"))
 def test_each_quoted_message_exists_in_the_code(message: str) -> None:
-    assert any(pattern(message).search(text) for text in texts_of_the_code())
+    quoted = pattern(message)
+
+    assert any(quoted.search(text) for text in texts_of_the_code())
 
 
 def test_every_brake_and_every_check_has_a_row() -> None:

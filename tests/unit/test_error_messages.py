@@ -25,10 +25,11 @@ def modules() -> dict[str, ast.Module]:
 def error_classes(trees: dict[str, ast.Module]) -> set[str]:
     """The names of all classes that descend from `LakegcError`."""
     classes = [node for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    bases = [(node.name, {ast.unparse(base) for base in node.bases}) for node in classes]
     names, before = {"LakegcError"}, 0
     while len(names) > before:
         before = len(names)
-        names |= {definition.name for definition in classes if {ast.unparse(base) for base in definition.bases} & names}
+        names |= {name for name, direct in bases if direct & names}
     return names
 
 
