@@ -28,6 +28,7 @@ from spark_resources.model import Location as Where
 PROBED_PARTS = ("served", "served_again")  # of `expired_set`: the results of each pass of probes (SERVED)
 PATHS_PER_BATCH = 1000  # paths that a task probes together, and the page size of `ls`
 MIN_PATHS_TO_LIST = 4  # if fewer paths than this remain, they are probed one by one
+ENTRIES_PER_PATH = 8  # in the first page of `ls`; later pages have the maximum size
 
 Row = dict[str, Any]
 
@@ -114,10 +115,11 @@ def is_branch(lakefs: LakeFS, repository: str, branch: str) -> bool:
 def served_addresses(lakefs: LakeFS, repository: str, branch: str, paths: Sequence[str]) -> dict[str, str | None]:
     """The physical address that a branch serves at each path, or None if nothing is served.
 
-    Dense paths are probed by pages of `ls`, scattered ones by `stat`.
+    Dense paths are probed by pages of `ls`, scattered ones by `stat`. The first page has a few entries per path: if a
+    few neighboring paths are all that is probed, a whole page costs both sides ten times as much.
     """
     addresses: dict[str, str | None] = {}
-    concurrent = lakefs.settings.probe_requests
+    concurrent, amount = lakefs.settings.probe_requests, min(PATHS_PER_BATCH, ENTRIES_PER_PATH * len(paths))
 
     def stat(scattered: Sequence[str]) -> None:
         with ThreadPoolExecutor(max_workers=concurrent) as pool:
@@ -130,10 +132,11 @@ def served_addresses(lakefs: LakeFS, repository: str, branch: str, paths: Sequen
     while waiting:
         covered = 0
         if len(waiting) >= MIN_PATHS_TO_LIST:
-            page = lakefs.list_objects(repository, branch, after=just_before(waiting[0]), amount=PATHS_PER_BATCH)
+            page = lakefs.list_objects(repository, branch, after=just_before(waiting[0]), amount=amount)
             listed = {entry.path: entry.physical_address for entry in page.objects}
             covered = len(list(takewhile(partial(covers, page), waiting)))
             addresses |= {path: listed.get(path) for path in waiting[:covered]}
+            amount = PATHS_PER_BATCH
         waiting = waiting[covered:]
         if covered < MIN_PATHS_TO_LIST:
             stat(waiting[: 2 * concurrent])

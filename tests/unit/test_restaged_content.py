@@ -39,6 +39,7 @@ class Branches:
     empty_pages: int = 0  # so many pages at the start are empty and announce more
     failing: dict[str, LakegcError] = field(default_factory=dict)
     requested: list[str] = field(default_factory=list)
+    amounts: list[int] = field(default_factory=list)  # the requested size of each page
     listed: list[str] = field(default_factory=list)  # branches in addition to those that serve objects
     settings: LakeFSSettings = field(default_factory=lambda: LakeFSSettings("http://h", "a", "s"))
     exists: bool = True  # whether the repository exists
@@ -46,6 +47,7 @@ class Branches:
 
     def list_objects(self, repository: str, branch: str, *, after: str = "", amount: int = 1000) -> ServedPage:
         self._called(repository, branch)
+        self.amounts.append(amount)
         behind = [path for path in in_byte_order(self.served[branch]) if path.encode() > after.encode()]
         if self.empty_pages > 0 and behind:
             self.empty_pages -= 1
@@ -137,6 +139,18 @@ def test_many_neighboring_paths_are_probed_by_page_and_a_few_one_by_one(paths: i
 
     assert served_addresses(server.as_lakefs(), "lake", "main", requested) == {path: there[path] for path in requested}
     assert len(server.requested) == requests
+
+
+def test_a_few_neighboring_paths_request_a_small_page_and_whole_ones_if_that_does_not_cover_them() -> None:
+    there = {f"p{number:05}": address(number) for number in range(5000)}
+    for requested, amounts in (
+        (sorted(there)[:20], [160]),
+        (sorted(there)[:1000:20], [400, 1000]),
+        (sorted(there)[:1000], [1000]),
+    ):
+        server = Branches({"main": there})
+        assert served_addresses(server.as_lakefs(), "lake", "main", requested) == {p: there[p] for p in requested}
+        assert server.amounts == amounts
 
 
 @pytest.mark.parametrize(
