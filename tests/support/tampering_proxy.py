@@ -33,7 +33,8 @@ class TamperingProxy:
         self.refused: dict[str, int] = {}
         self._response_hooks: list[tuple[str, Hook]] = []
         self._request_hooks: list[tuple[str, Hook]] = []
-        self._pool = urllib3.PoolManager(retries=False)
+        # as other proxies do: what a server can repeat is sent again if it closed an idle connection at that moment
+        self._pool = urllib3.PoolManager(retries=urllib3.Retry(2, redirect=False, respect_retry_after_header=False))
 
     def after(self, call: str, hook: Hook) -> None:
         """Call `hook` with the JSON of each successful response to a path with this end. The hook may change the JSON
