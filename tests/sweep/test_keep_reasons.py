@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from lakegc_assets.mark.keep_lookups import LOOKUPS
+from lakegc_assets.queries.addresses import REASONS
 from lakegc_assets.rules.keep_reasons import (
     BRANCH,
     COMMITTED,
@@ -174,6 +175,10 @@ def test_every_keep_reason_has_a_lookup() -> None:
     """A reason without a lookup would keep no object."""
     assert tuple(LOOKUPS) == KEEP_REASONS
     assert len({reason.name for reason in KEEP_REASONS}) == len(KEEP_REASONS)
+
+
+def test_every_reason_has_a_meaning_when_an_object_is_explained() -> None:
+    assert {reason.name for reason in KEEP_REASONS} <= REASONS.keys()
 
 
 # --- holds in the settings --------------------------------------------------------------------------------------------
