@@ -28,7 +28,7 @@ from spark_resources.model import Location as Where
 PROBED_PARTS = ("served", "served_again")  # of `expired_set`: the results of each pass of probes (SERVED)
 PATHS_PER_BATCH = 1000  # paths that a task probes together, and the page size of `ls`
 MIN_PATHS_TO_LIST = 4  # if fewer paths than this remain, they are probed one by one
-ENTRIES_PER_PATH = 8  # in the first page of `ls`; later pages have the maximum size
+ENTRIES_PER_PATH = 8  # in a page of `ls` for a few paths
 
 Row = dict[str, Any]
 
@@ -115,11 +115,10 @@ def is_branch(lakefs: LakeFS, repository: str, branch: str) -> bool:
 def served_addresses(lakefs: LakeFS, repository: str, branch: str, paths: Sequence[str]) -> dict[str, str | None]:
     """The physical address that a branch serves at each path, or None if nothing is served.
 
-    Dense paths are probed by pages of `ls`, scattered ones by `stat`. The first page has a few entries per path: if a
-    few neighboring paths are all that is probed, a whole page costs both sides ten times as much.
+    Dense paths are probed by pages of `ls`, scattered ones by `stat`.
     """
     addresses: dict[str, str | None] = {}
-    concurrent, amount = lakefs.settings.probe_requests, min(PATHS_PER_BATCH, ENTRIES_PER_PATH * len(paths))
+    concurrent = lakefs.settings.probe_requests
 
     def stat(scattered: Sequence[str]) -> None:
         with ThreadPoolExecutor(max_workers=concurrent) as pool:
@@ -132,16 +131,30 @@ def served_addresses(lakefs: LakeFS, repository: str, branch: str, paths: Sequen
     while waiting:
         covered = 0
         if len(waiting) >= MIN_PATHS_TO_LIST:
-            page = lakefs.list_objects(repository, branch, after=just_before(waiting[0]), amount=amount)
+            page = page_from_first(lakefs, repository, branch, waiting)
             listed = {entry.path: entry.physical_address for entry in page.objects}
             covered = len(list(takewhile(partial(covers, page), waiting)))
             addresses |= {path: listed.get(path) for path in waiting[:covered]}
-            amount = PATHS_PER_BATCH
         waiting = waiting[covered:]
         if covered < MIN_PATHS_TO_LIST:
             stat(waiting[: 2 * concurrent])
             waiting = waiting[2 * concurrent :]
     return addresses
+
+
+def page_from_first(lakefs: LakeFS, repository: str, branch: str, paths: Sequence[str]) -> ServedPage:
+    """A page that begins before the first of these sorted paths: a small one if that covers all of them, otherwise a
+    whole one.
+
+    For a few neighboring paths, a whole page costs the server and this process ten times as much. A small page that
+    covers only some paths is not used: an object that is moved before the next request could be on neither page.
+    """
+    after, small = just_before(paths[0]), ENTRIES_PER_PATH * len(paths)
+    if small < PATHS_PER_BATCH:
+        page = lakefs.list_objects(repository, branch, after=after, amount=small)
+        if covers(page, paths[-1]):
+            return page
+    return lakefs.list_objects(repository, branch, after=after, amount=PATHS_PER_BATCH)
 
 
 def covers(page: ServedPage, path: str) -> bool:

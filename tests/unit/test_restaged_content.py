@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest import mock
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from lakegc_assets.mark import path_probes
 from lakegc_assets.mark.path_probes import (
     PATHS_PER_BATCH,
     addresses_at_inexact_paths,
@@ -83,6 +85,20 @@ class Branches:
         return cast(LakeFS, self)
 
 
+@dataclass
+class Moving(Branches):
+    """After the first page, the object at one path is moved to another one."""
+
+    source: str = ""
+    destination: str = ""
+
+    def list_objects(self, repository: str, branch: str, *, after: str = "", amount: int = 1000) -> ServedPage:
+        page = super().list_objects(repository, branch, after=after, amount=amount)
+        if self.source in self.served[branch]:
+            self.served[branch][self.destination] = self.served[branch].pop(self.source)
+        return page
+
+
 def in_byte_order(paths: Any) -> list[str]:
     return sorted(paths, key=str.encode)
 
@@ -106,14 +122,17 @@ paths = st.text(letters, min_size=1, max_size=4)
     requested=st.sets(paths, min_size=1, max_size=25),
     page=st.integers(1, 40),
     empty_pages=st.integers(0, 3),
+    per_path=st.sampled_from([1, 2, 8]),
 )
 def test_every_path_probe_returns_what_the_branch_serves(
-    there: dict[str, str], requested: set[str], page: int, empty_pages: int
+    there: dict[str, str], requested: set[str], page: int, empty_pages: int, per_path: int
 ) -> None:
-    """The results don't depend on how the server divides its pages."""
+    """The results don't depend on the sizes of pages, whether the server or the prober chooses them."""
     wanted = in_byte_order({*requested, *list(there)[:10]})
     server = Branches({"main": there}, largest_page=page, empty_pages=empty_pages)
-    assert served_addresses(server.as_lakefs(), "lake", "main", wanted) == {path: there.get(path) for path in wanted}
+    with mock.patch.object(path_probes, "ENTRIES_PER_PATH", per_path):
+        served = served_addresses(server.as_lakefs(), "lake", "main", wanted)
+    assert served == {path: there.get(path) for path in wanted}
 
 
 @given(requested=st.lists(paths, min_size=1, max_size=25, unique=True), page=st.integers(1, 5))
@@ -141,7 +160,7 @@ def test_many_neighboring_paths_are_probed_by_page_and_a_few_one_by_one(paths: i
     assert len(server.requested) == requests
 
 
-def test_a_few_neighboring_paths_request_a_small_page_and_whole_ones_if_that_does_not_cover_them() -> None:
+def test_a_few_neighboring_paths_request_a_small_page_and_a_whole_one_if_that_does_not_cover_all() -> None:
     there = {f"p{number:05}": address(number) for number in range(5000)}
     for requested, amounts in (
         (sorted(there)[:20], [160]),
@@ -151,6 +170,14 @@ def test_a_few_neighboring_paths_request_a_small_page_and_whole_ones_if_that_doe
         server = Branches({"main": there})
         assert served_addresses(server.as_lakefs(), "lake", "main", requested) == {p: there[p] for p in requested}
         assert server.amounts == amounts
+
+
+def test_an_object_moved_after_a_small_page_is_found() -> None:
+    """It moves from a path that the small page doesn't cover to one that it covers: only the whole page has both."""
+    there = {f"p{number:05}": address(number) for number in range(100) if number != 1}
+    server = Moving({"main": there}, source="p00090", destination="p00001")
+    served = served_addresses(server.as_lakefs(), "lake", "main", ["p00000", "p00001", "p00002", "p00090"])
+    assert address(90) in served.values()
 
 
 @pytest.mark.parametrize(
