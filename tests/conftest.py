@@ -13,6 +13,7 @@ import pytest
 import typer.main
 from alembic.config import Config
 from alembic.script import ScriptDirectory
+from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
@@ -22,6 +23,9 @@ from tests.support import azurite as azurite_server
 from tests.support import fake_gcs as gcs_server
 from tests.support import s3_servers, store_providers
 from tests.support.store_providers import Provider
+
+settings.register_profile("lakegc", deadline=None)  # on a busy machine, any example can take long
+settings.load_profile("lakegc")
 
 # The longest modules, each that mostly waits followed by two that mostly compute, so that no core is idle.
 LONGEST_FIRST = (
