@@ -22,6 +22,7 @@ from spark_resources.model import Commit, Rules
 from tests.support import oracle
 from tests.support.oracle import DAY, SECOND
 
+pytestmark = pytest.mark.timeout(0)  # as long as the number of histories takes
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NOW = 1_648_728_000 * SECOND
 HISTORIES = int(os.environ.get("LAKEGC_RANDOM_HISTORIES", "200"))
