@@ -31,13 +31,13 @@ settings.load_profile("lakegc")
 LONGEST_FIRST = (
     "ui/test_ui.py", "recordings/test_recordings.py", "commands/test_fresh_process.py",
     "sweep/test_objects_that_become_live.py", "sweep/test_failures.py", "sweep/test_other_repositories.py",
-    "cluster/test_standalone.py", "property/test_model.py", "backup/test_commands.py",
+    "cluster/test_standalone.py", "property/test_model.py", "backup/test_commands.py", "unit/test_session.py",
     "sweep/test_faults.py", "sweep/test_races.py", "sweep/test_path_probes.py",
     "outage/test_outages.py", "commands/test_documented_commands.py", "sweep/test_table_notes.py",
     "unit/test_requests_at_once.py", "commands/test_demo.py", "sweep/test_recorded_foreign_marks.py",
     "sweep/test_killed.py", "fault/test_staged_lists.py", "property/test_incremental_marks.py",
     "commands/test_interrupted_commands.py", "backup/test_backups.py", "stores/test_listing.py",
-    "sweep/test_sweeps.py", "sweep/test_least_privilege.py", "recordings/test_holds.py",
+    "sweep/test_sweeps.py", "sweep/test_first_delete.py", "sweep/test_least_privilege.py", "recordings/test_holds.py",
     "dagster/test_fleet_over_time.py", "stores/test_keys.py", "property/test_model_of_sweeps.py",
 )  # fmt: skip
 
@@ -51,17 +51,28 @@ WITHOUT_SPARK = (
 UNITS_WITH_SPARK = tuple(f"unit/test_{name}.py" for name in ("address_rules", "foreign_layouts", "sandbox_stores"))
 
 
+SPARK_SESSIONS = 2
+
+
 class FewerSparkSessions(LoadScopeScheduling):
-    """Gives the last of three or more processes the modules that need no Spark session, as long as there are any, and
-    the others first to the other processes. Measured: a session takes as much processor time as a tenth of all tests,
-    most of it until Java has compiled what marks and sweeps run."""
+    """Gives the modules that need a Spark session to the first two processes only, and the others to these when no such
+    module is left. Measured: a session takes as much processor time as a tenth of all tests, most of it until Java has
+    compiled what marks and sweeps run."""
+
+    def _reschedule(self, node: WorkerController) -> None:
+        if self.workqueue and not node.shutting_down and self._next_module(node) is None:
+            node.shutdown()  # after the tests that it already has
+        super()._reschedule(node)
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        last = len(self.nodes) >= 3 and node is self.nodes[-1]
-        preferred = (module for module in self.workqueue if needs_spark(module) is not last)
-        if (module := next(preferred, None)) is not None:
+        if module := self._next_module(node):
             self.workqueue.move_to_end(module, last=False)
         super()._assign_work_unit(node)
+
+    def _next_module(self, node: WorkerController) -> str | None:
+        has_session = self.nodes.index(node) < SPARK_SESSIONS
+        suitable = (module for module in self.workqueue if needs_spark(module) is has_session)
+        return next(suitable, next(iter(self.workqueue), None) if has_session else None)
 
 
 def needs_spark(module: str) -> bool:
