@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from lakegc_assets.cli import sandbox_app
 from lakegc_assets.formatting import size
 from spark_resources.lakefs_sandbox import Sandbox
 from tests.approval.test_commands import Terminal
+from tests.support.clocks import later
 from tests.support.command_line import Lakegc, Outcome
 from tests.support.mark_runs import target_of
 
@@ -52,7 +54,12 @@ def test_the_commands_pasted_from_getting_started_lead_from_a_new_repository_to_
         [block] = re.findall("^```sh\n([^`]*lakegc pins mine\n)^```$", page, re.MULTILINE)
         commands = [shlex.split(line)[1:] for line in block.splitlines()]
         assert [command[0] for command in commands] == ["mark", "what-if", "rules", "mark", "pins"]
-        _, what_if, rules, _, pins = (typed_in(lakegc, sandbox, monkeypatch, command) for command in commands)
+        answers = []
+        for command in commands:
+            if command[0] == "mark":  # it is named after the second in which it begins
+                later(store, store.now(), by=timedelta(seconds=1))
+            answers.append(typed_in(lakegc, sandbox, monkeypatch, command))
+        _, what_if, rules, _, pins = answers
 
     assert [command.code for command in ended_commands] == [0, 0, 0], ended_commands[-1].err
     assert "2 of 3 objects" in ended_commands[1].out
@@ -60,6 +67,7 @@ def test_the_commands_pasted_from_getting_started_lead_from_a_new_repository_to_
     assert "deleted" in swept
     assert "deleted" in report
     assert "Kept: " in why
+    assert [answer.code for answer in answers] == [0] * len(answers)
     older = f"1 ({size((ROOT / 'LICENSE').stat().st_size)})"
     for asked, words in ((what_if, "rules.yaml: default 30 days, dev 7"), (what_if, older),
                          (rules, "Set: default 30 days, dev 7"), (pins, "dev")):  # fmt: skip
