@@ -151,6 +151,10 @@ class DrawnRepository(RepositoryModel):
         """The keys that anything refers to that a mark must keep, except holds."""
         return self.keys([*self._live_entries(now), *self.elsewhere])
 
+    def live_keys_of_its_own(self, now: datetime) -> set[str]:
+        """The keys that the repository itself refers to and that a mark must keep, except holds."""
+        return self.keys(self._live_entries(now))
+
     def expired(self, stored: Mapping[str, int], scope: str, *, cutoff: datetime, now: datetime) -> set[str]:
         """The keys that a mark of this scope expires, of those stored with these times. `now` is by the server's
         clock. Raises `oracle.Stop` if it has to be refused."""
