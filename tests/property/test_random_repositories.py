@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import posixpath
+import re
 import tempfile
 import time
 from collections import Counter
@@ -39,6 +40,7 @@ REPOSITORIES = int(os.environ.get("LAKEGC_RANDOM_REPOSITORIES", "4"))
 SEED = int(os.environ.get("LAKEGC_RANDOM_SEED", "0"))
 SOON = timedelta(seconds=3)
 LONGEST_COMMAND = timedelta(minutes=10)
+LINE_BREAK = re.compile(r"[\n\r]")
 TALLY: Counter[str] = Counter()
 
 
@@ -234,7 +236,7 @@ class Example:
         stored = self.lake.stored()
         missing = self.lake.live_keys(now) - stored.keys()
         options = ["--full"] if self.drawn.again == "--full" else []
-        outcome = self.mark("m2", *options, accepted={key for key in missing if "\n" not in key})
+        outcome = self.mark("m2", *options, accepted={key for key in missing if not LINE_BREAK.search(key)})
         if outcome.code == 3 and missing:
             assert acceptance_is_refused(missing, self.lake.live_keys_of_its_own(now), stored)
             return
@@ -253,7 +255,7 @@ def acceptance_is_refused(missing: set[str], own_live: set[str], stored: Mapping
     normalized name."""
     return (
         not own_live & stored.keys()
-        or any("\n" in key for key in missing)
+        or any(LINE_BREAK.search(key) for key in missing)
         or any(posixpath.normpath(key.replace("\\", "/")).lstrip("/") in stored for key in missing)
     )
 
